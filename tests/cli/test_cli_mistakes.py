@@ -31,20 +31,41 @@ def folder(tmp_path: Path, device: Any) -> Path:
     return tmp_path
 
 
-def test_an_interruption_is_said(monkeypatch: pytest.MonkeyPatch, here: Any) -> None:
-    def interrupt() -> None:
-        raise KeyboardInterrupt
+def test_an_interruption_is_said_and_the_unexpected_is_a_sentence_and_a_file(
+    here: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def broken() -> None:
+        raise ends[0]
 
-    monkeypatch.setattr("tunesmith.cli.commands.tasks.library_tasks", interrupt)
+    ends = [KeyboardInterrupt()]
+    monkeypatch.setattr("tunesmith.cli.commands.tasks.library_tasks", broken)
     done = here("tasks")
     assert (done.returncode, done.stderr) == (EXIT_INTERRUPTED, "\nInterrupted.\n")
+    ends[0] = RuntimeError("std::bad_cast")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    done = here("tasks")
+    told = "tunesmith: This is a bug in Tunesmith: RuntimeError: std::bad_cast. Details are in "
+    assert done.returncode == 70 and done.stderr.startswith(told) and "Traceback" not in done.stderr
+    (log,) = tmp_path.glob("tunesmith-crash-*.log")
+    assert str(log) in done.stderr and "in broken" in log.read_text()
+    done = here("--debug", "tasks")
+    assert done.returncode == 70 and "Traceback" in done.stderr
 
 
-@pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
-def test_standard_streams_may_be_closed(environment: dict[str, str], closed: str) -> None:
-    line = f'exec "$0" -m tunesmith.cli.main tasks --json {closed}'
+@pytest.mark.parametrize(
+    ("streams", "code", "said"),
+    [
+        (">&-", 0, ""),
+        ("<&- >&- 2>&-", 0, ""),
+        (">/dev/full", 2, "tunesmith: Standard output cannot be used: No space left on device; name another.\n"),
+    ],
+)
+def test_standard_streams_may_be_closed_or_full(
+    environment: dict[str, str], streams: str, code: int, said: str
+) -> None:
+    line = f'exec "$0" -m tunesmith.cli.main tasks {streams}'
     done = subprocess.run(["sh", "-c", line, sys.executable], capture_output=True, text=True, env=environment)
-    assert done.returncode == 0 and done.stderr == "" and bool(done.stdout) == (" >&-" not in f" {closed}")
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", said)
 
 
 @pytest.mark.parametrize(
@@ -143,26 +164,3 @@ def test_what_a_reference_prints_does_not_disturb_json(folder: Path, capfd: pyte
     with pytest.raises(SystemExit) as ended:
         main(["check", str(folder), "--source", str(wrong), "--json"])
     assert ended.value.code == 1 and json.loads(capfd.readouterr().out)["reason"] == "mismatch"
-
-
-def test_a_full_standard_output_is_a_sentence(environment: dict[str, str]) -> None:
-    with open("/dev/full", "w") as full:
-        line = [sys.executable, "-m", "tunesmith.cli.main", "tasks"]
-        done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, env=environment)
-    said = "tunesmith: Standard output cannot be used: No space left on device; name another.\n"
-    assert (done.returncode, done.stderr) == (2, said)
-
-
-def test_the_unexpected_is_a_sentence_and_a_file(here: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def broken() -> None:
-        raise RuntimeError("std::bad_cast")
-
-    monkeypatch.setattr("tunesmith.cli.commands.tasks.library_tasks", broken)
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    done = here("tasks")
-    told = "tunesmith: This is a bug in Tunesmith: RuntimeError: std::bad_cast. Details are in "
-    assert done.returncode == 70 and done.stderr.startswith(told) and "Traceback" not in done.stderr
-    (log,) = tmp_path.glob("tunesmith-crash-*.log")
-    assert str(log) in done.stderr and "in broken" in log.read_text()
-    done = here("--debug", "tasks")
-    assert done.returncode == 70 and "Traceback" in done.stderr

@@ -114,6 +114,7 @@ OF_OPTIONS = (
     (("--rouns", "1"), "No such option: --rouns (Possible options: --rounds, --run-dir); `tunesmith tune --help`"),
     (("--model-for", "x"), "--model-for: 'x' is not of the form ROLE=NAME."),
     (("--settings", "nowhere"), "'--settings': file 'nowhere' does not exist"),
+    (("--effort", "huge"), "'quick', 'balanced' or 'max'"),
     (("--objective", "power"), "'time', 'energy' or 'edp'"),
     (("--objective", "energy", "--run-dir", "{task}/new"), "choose an NVIDIA GPU"),
 )
@@ -192,6 +193,7 @@ ANSWERS = (
     (REPORT, lambda task, run: (run / "report.html").unlink(), 0, "report.html is gone; `tunesmith resume "),
     (("export", "{run}/best", *T4), nothing, 2, "did you mean "),
     (("export", "{run}", "--as", "torch"), lambda task, run: shutil.rmtree(run / "best"), 2, "best/ was removed"),
+    (("export", "{run}", "--as", "torch", "--out", "{task}/new"), nothing, 2, "was tuned with opencl"),
     (("report", "{task}"), lambda task, run: (task / "journal.sqlite").touch(), 2, "tunesmith resume"),
     ((*CSV, "--markdown"), nothing, 2, "--csv and --markdown: they do not go together"),
     (("report", "{run}", "--force"), nothing, 2, "it goes with --csv"),

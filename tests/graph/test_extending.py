@@ -103,7 +103,7 @@ def test_the_command_draws_the_roles_of_a_settings_file(
     with pytest.raises(SystemExit):
         main(["graph", "--settings", str(tmp_path / "run.toml")])
     drawing = capsys.readouterr().out
-    assert "template -.-> reviewer" in drawing
+    assert "graph TD" in drawing and "template -.-> reviewer" in drawing
     assert all(f"reviewer -.-> {name}" in drawing for name in ("tune", "template", "plan"))
 
 

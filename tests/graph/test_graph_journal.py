@@ -65,11 +65,11 @@ def evaluated(number: int) -> Evaluated:
 
 
 def test_events_come_back_in_their_order_with_their_contents(store: Journal) -> None:
-    sequences = [store.append(asked(number, VEC=4, FAST=True), "round-1") for number in range(5)]
+    events = [asked(number, VEC=4, FAST=True) for number in range(5)]
+    sequences = [store.append(event, "round-1") for event in events]
     found = list(store.entries(Asked))
     assert [entry.sequence for entry in found] == sequences == sorted(sequences)
-    assert [entry.event for entry in found] == [asked(number, VEC=4, FAST=True) for number in range(5)]
-    assert found[0].event.config["FAST"] is True
+    assert [entry.event for entry in found] == events and found[0].event.config["FAST"] is True
     assert found[0].stage == "round-1" and abs(found[0].at - time.time()) < 60
 
 
@@ -134,31 +134,28 @@ def test_everything_appended_survives_a_kill(tmp_path: Path, attempt: int) -> No
         assert len(list(journal.entries(Asked))) == len(numbers) + 1
 
 
-def test_a_folder_without_a_journal_and_one_that_cannot_be_made(tmp_path: Path) -> None:
+def test_what_is_no_journal_and_where_none_can_be_made(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match="is not the folder of a run"):
         Journal(tmp_path, create=False)
     assert list(tmp_path.iterdir()) == [], "looking leaves nothing behind"
-    (tmp_path / "file").write_text("in the way")
+    for content in (b"this is no database, whatever its name says" * 50, b"\0" * 4096):
+        (tmp_path / "journal.sqlite").write_bytes(content)
+        with pytest.raises(JournalError, match=r"journal\.sqlite cannot be used as a journal"):
+            Journal(tmp_path, create=False)
     with pytest.raises(JournalError, match="cannot be made"):
-        Journal(tmp_path / "file" / "run", create=True)
-
-
-@pytest.mark.parametrize("content", [b"this is no database, whatever its name says" * 50, b"\0" * 4096])
-def test_a_file_that_is_no_journal(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "journal.sqlite").write_bytes(content)
-    with pytest.raises(JournalError, match=r"journal\.sqlite cannot be used as a journal"):
-        Journal(tmp_path, create=False)
+        Journal(tmp_path / "journal.sqlite" / "run", create=True)
 
 
 @pytest.mark.parametrize(("other", "reading"), [(FORMAT - 1, False), (FORMAT + 1, True)])
-def test_a_journal_of_another_version_is_refused(tmp_path: Path, other: int, reading: bool) -> None:
-    Journal(tmp_path, create=True).close()
-    connection = sqlite3.connect(tmp_path / "journal.sqlite")
-    connection.execute(f"PRAGMA user_version = {other}")
-    connection.close()
+def test_a_run_of_another_version_is_refused_and_not_called_damaged(ended: Path, other: int, reading: bool) -> None:
+    summary = json.loads((ended / "summary.json").read_text())
+    summary["templates"] = [{"id": "of another version's field"}]
+    (ended / "summary.json").write_text(json.dumps(summary))
+    alter(ended, (f"PRAGMA user_version = {other}", ()))
     said = rf"journal format {other}, and this one \(.*\) reads format {FORMAT} only: use the version"
-    with pytest.raises(JournalError, match=said):
-        Journal(tmp_path, create=False, reading=reading)
+    for read in (lambda: Journal(ended, create=False, reading=reading), lambda: read_summary(ended)):
+        with pytest.raises(JournalError, match=said):
+            read()
 
 
 def test_what_is_compared_later_takes_nothing_from_what_was_known_before(store: Journal) -> None:
@@ -222,15 +219,6 @@ def test_a_damaged_summary_is_one_sentence_and_is_written_anew(ended: Path, cont
     assert read_summary(ended).to_json() == json.loads(path.read_text()) == written and written["evaluations"] == 3
 
 
-def test_a_summary_of_another_version_is_not_called_damaged(ended: Path) -> None:
-    summary = json.loads((ended / "summary.json").read_text())
-    summary["templates"] = [{"id": "of a former field"}]
-    (ended / "summary.json").write_text(json.dumps(summary))
-    alter(ended, (f"PRAGMA user_version = {FORMAT - 1}", ()))
-    with pytest.raises(JournalError, match=f"journal format {FORMAT - 1}, and this one"):
-        read_summary(ended)
-
-
 OF_EVALUATIONS = "UPDATE events SET data = json_set(data, {}) WHERE kind = 'evaluation'"
 ENTRIES = (
     *(("evaluation", "{}"), ("baseline", "[]"), ("plan", "never JSON"), ("evaluation", '"text"')),
@@ -260,15 +248,12 @@ def test_a_damaged_entry_is_named(ended: Path, statement: str, values: tuple[str
             write_csv(ended, ended / "table.csv")
 
 
-def test_an_entry_of_an_unknown_kind_is_named(ended: Path) -> None:
+def test_a_verdict_that_does_not_name_its_configuration_is_read_and_an_unknown_kind_is_named(ended: Path) -> None:
+    alter(ended, ("UPDATE events SET data = json_set(data, '$.verdict.general', NULL) WHERE kind = 'verdict'", ()))
+    assert not resume(ended).valid
     alter(ended, ("INSERT INTO events (session, elapsed, at, kind, stage, data) VALUES (9, 0, 0, 'new', '', '{}')", ()))
     with Journal(ended, create=False) as journal, pytest.raises(JournalError, match="there is no kind 'new'"):
         list(journal.entries(Event))
-
-
-def test_a_verdict_with_rows_of_a_configuration_that_it_does_not_name(ended: Path) -> None:
-    alter(ended, ("UPDATE events SET data = json_set(data, '$.verdict.general', NULL) WHERE kind = 'verdict'", ()))
-    assert not resume(ended).valid
 
 
 def test_a_journal_whose_texts_are_bytes(ended: Path, tmp_path: Path) -> None:
@@ -298,15 +283,6 @@ def test_a_path_of_bytes_that_are_no_text(here: Any, tmp_path: Path, ended: Path
     """What cannot be encoded is shown by its numbers."""
     done = here("report", shutil.copytree(ended, tmp_path / os.fsdecode(b"run-\xff")))
     assert done.returncode == 0 and "run-\\udcff" in done.stdout, done.stderr
-
-
-def test_the_log_keeps_up_with_the_journal(tmp_path: Path) -> None:
-    with Journal(tmp_path, create=True) as journal:
-        log = RunLog(journal)
-        for number in range(5):
-            journal.append(Asked(number=number, template="t", config={}), f"round-{number % 2}")
-            assert [event.number for event in log.events(Asked)] == list(range(number + 1))
-        assert [event.number for event in log.events(Asked, "round-1")] == [1, 3]
 
 
 def test_the_schema_in_the_docs_is_that_of_the_summary() -> None:
@@ -353,11 +329,8 @@ def test_a_run_that_cannot_be_written_is_read(ended: Path, reader: str) -> None:
     with locked(ended) as place:
         READERS[reader](place)
         assert not list(place.glob("*/journal.sqlite-*"))
-
-
-def test_a_run_that_cannot_be_written_is_not_called_damaged(ended: Path) -> None:
-    with locked(ended) as place, pytest.raises(JournalError, match=r"readonly.*make the folder .* writable, or copy"):
-        Journal(place / "run", create=False)
+        with pytest.raises(JournalError, match=r"readonly.*make the folder .* writable, or copy"):
+            Journal(place / "run", create=False)
 
 
 def test_what_a_killed_run_left_in_the_log_is_read(ended: Path) -> None:
