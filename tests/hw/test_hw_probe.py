@@ -69,18 +69,13 @@ def test_cuda_numbers_devices_otherwise_than_nvml():
     assert any("2 CUDA devices are visible" in note for note in inventory.notes)
 
 
-@pytest.mark.parametrize(
-    ("environ", "said"),
-    [
-        ({"CUDA_VISIBLE_DEVICES": ""}, "CUDA_VISIBLE_DEVICES='' hides NVIDIA H200 (GPU-0000"),
-        ({}, "NVML sees NVIDIA H200"),
-    ],
-)
-def test_gpus_that_cuda_does_not_see(environ, said):
+def test_gpus_that_cuda_does_not_see():
     driver, nvml = machine(1)
     driver.init_result = FakeResult.CUDA_ERROR_NO_DEVICE
-    inventory = see(driver, nvml, **environ)
-    assert inventory.devices == () and any(said in note for note in inventory.notes)
+    hidden = "CUDA_VISIBLE_DEVICES='' hides NVIDIA H200 (GPU-0000"
+    for environ, said in (({"CUDA_VISIBLE_DEVICES": ""}, hidden), ({}, "NVML sees NVIDIA H200")):
+        inventory = see(driver, nvml, **environ)
+        assert inventory.devices == () and any(said in note for note in inventory.notes)
 
 
 def test_a_mig_slice_is_matched_by_its_address():
@@ -215,17 +210,13 @@ def test_the_opencl_device_at_an_index_is_the_one_that_was_listed(monkeypatch):
         open_device(1)
 
 
-@pytest.mark.parametrize(
-    ("errors", "said"),
-    [
-        ({"platform_error": "PLATFORM_NOT_FOUND_KHR"}, "tunesmith[opencl]"),
-        ({"device_error": "DEVICE_NOT_FOUND"}, "lists no device"),
-        ({}, "Some platform lists no device."),
-    ],
-)
-def test_opencl_without_platform_or_device(errors, said):
-    found = probe_opencl(opencl_module=fake_opencl(**errors))
-    assert found.devices == () and said in found.notes[0]
+def test_opencl_without_platform_or_device():
+    none = {"platform_error": "PLATFORM_NOT_FOUND_KHR"}, {"device_error": "DEVICE_NOT_FOUND"}, {}
+    for errors, said in zip(
+        none, ("tunesmith[opencl]", "lists no device", "Some platform lists no device."), strict=True
+    ):
+        found = probe_opencl(opencl_module=fake_opencl(**errors))
+        assert found.devices == () and said in found.notes[0]
 
 
 def test_pocl_gets_a_cache_where_the_home_cannot_be_written(tmp_path: Path) -> None:
@@ -355,6 +346,9 @@ def test_a_gpu_that_is_lost_is_a_reason_and_not_an_exception():
         lost = source.sample()
     assert isinstance(lost, NoTelemetry) and "no longer reads the GPU" in lost.reason
     assert nvml.started == 0
+    with open_telemetry(GPU) as source:
+        sample = source.sample()
+    assert isinstance(sample, Telemetry) or sample.reason.endswith("."), "on this machine"
 
 
 def test_a_slice_is_named_as_nvml_finds_it_and_read_through_its_gpu():
@@ -367,24 +361,12 @@ def test_a_slice_is_named_as_nvml_finds_it_and_read_through_its_gpu():
     assert with_prefix(UUIDS[0], nvml_module=Unavailable("not here")) == f"GPU-{UUIDS[0]}"
 
 
-@pytest.mark.parametrize(
-    ("nvml", "uuid", "said"),
-    [
-        (FakeNvml([FakeGpu("GPU-a", "")]), "opencl-x", "does not find the GPU opencl-x"),
-        (FakeNvml(init_error=12), "GPU-a", "No NVIDIA driver was found"),
-    ],
-)
-def test_why_there_is_no_telemetry(nvml, uuid, said):
-    source = open_telemetry(uuid, nvml_module=nvml)
-    assert isinstance(source, NoTelemetry) and said in source.reason
-    assert source.sample() is source
-    assert nvml.started == 0
-
-
-def test_this_machine():
-    with open_telemetry(GPU) as source:
-        sample = source.sample()
-    assert isinstance(sample, Telemetry) or sample.reason.endswith(".")
+def test_why_there_is_no_telemetry():
+    unknown, absent = FakeNvml([FakeGpu("GPU-a", "")]), FakeNvml(init_error=12)
+    for nvml, said in ((unknown, "does not find the GPU opencl-x"), (absent, "No NVIDIA driver was found")):
+        source = open_telemetry("opencl-x", nvml_module=nvml)
+        assert isinstance(source, NoTelemetry) and said in source.reason
+        assert source.sample() is source and nvml.started == 0
 
 
 def ask(nvml: Any, uuid: str = GPU) -> GpuHealth:
