@@ -82,19 +82,14 @@ class TestPlacing:
         assert names({"a": "b", "b": "explain"})[-2:] == ["b", "a"]
         assert names({"a": "plan", "b": "plan"})[:3] == ["plan", "a", "b"]
 
-    @pytest.mark.parametrize(
-        ("chain", "sentence"),
-        [
+    def test_what_makes_no_sense_has_a_sentence(self, tmp_path: Path) -> None:
+        for chain, sentence in (
             ({"a": "nowhere"}, 'after = "nowhere" leads to no role that has a place: name one of plan'),
             ({"a": "b", "b": "a"}, 'after = "b" leads to no role'),
             ({"plan": "test"}, "has its place already"),
-        ],
-    )
-    def test_what_makes_no_sense_has_a_sentence(self, chain: dict[str, str], sentence: str) -> None:
-        with pytest.raises(TunesmithError, match=sentence):
-            names(chain)
-
-    def test_a_role_nobody_registered(self, tmp_path: Path) -> None:
+        ):
+            with pytest.raises(TunesmithError, match=sentence):
+                names(chain)
         with pytest.raises(TunesmithError, match="no role of this name is registered"):
             run(tmp_path / "run", None, task=LIBRARY, roles={"ghost": {"after": "test"}})
         assert not (tmp_path / "run").exists()
@@ -156,8 +151,10 @@ class TestReviewer:
         self, installed: Path, tmp_path: Path
     ) -> None:
         def script(call: ModelCall) -> Any:
-            return plan() if call.role == "plan" else template(source=f"// asm in {call.name}\n{SOURCE}")
+            asm = f"// asm in {call.name}\n" if never or "turn" not in call.name else ""
+            return plan() if call.role == "plan" else template(source=asm + SOURCE)
 
+        never = True
         result, models = self.reviewed(tmp_path, script, rounds=1, repairs=2)
         again = models.asked("template")
         assert [call.name for call in again] == ["template-1", "template-1-turn-2", "template-1-turn-3"]
@@ -165,15 +162,11 @@ class TestReviewer:
         assert "inline assembly is not portable" in again[1].messages[1].content
         assert not result.valid and result.summary["ended_by"] == "rounds"
         assert len([made for made in result.summary["templates"] if made["vetoed"]]) == 3
-
-    def test_what_it_accepts_the_second_time_is_tuned(self, installed: Path, tmp_path: Path) -> None:
-        def script(call: ModelCall) -> Any:
-            asm = "" if "turn" in call.name else "// asm\n"
-            return plan() if call.role == "plan" else template(source=asm + SOURCE)
-
-        result, _ = self.reviewed(tmp_path, script, rounds=1)
+        # What it accepts the second time is tuned.
+        never = False
+        result, _ = self.reviewed(tmp_path / "accepted", script, rounds=1)
         assert result.valid and result.summary["evaluations"] == 12
-        steps = [event.data for event in rows(tmp_path / "run", "step") if event.data["role"] == "reviewer"]
+        steps = [event.data for event in rows(result.folder, "step") if event.data["role"] == "reviewer"]
         assert [step["goto"] for step in steps] == ["template", "tune"]
 
     def test_a_role_registered_in_one_line(self, tmp_path: Path) -> None:
@@ -186,23 +179,19 @@ class TestReviewer:
         registered("witness", witness)
         result, _ = run(tmp_path / "run", None, task=LIBRARY, rounds=2, roles={"witness": {"after": "test"}})
         assert seen == [(1, True), (2, True)] and result.valid
-
-    def test_a_role_without_a_name_is_refused(self) -> None:
         with pytest.raises(TunesmithError, match="has no `name`"):
             register(type("Nameless", (), {}))
 
-    @pytest.mark.parametrize(
-        ("goto", "after", "sentence"),
-        [
-            ("nowhere", "test", "role back sends the state to 'nowhere'; it may be sent back to plan or template"),
-            ("template", "tune", "role back sends round 1 back to template when it was searched already"),
-            ("template", "test", "role back sends round 1 back to template when it was searched already"),
-        ],
-    )
-    def test_a_role_cannot_send_the_state_anywhere(self, tmp_path: Path, goto: str, after: str, sentence: str) -> None:
+    def test_a_role_cannot_send_the_state_anywhere(self, tmp_path: Path) -> None:
         registered("back", lambda state, context: Command(goto=goto, update={"objections": ["another one"]}))
-        with pytest.raises(TunesmithError, match=sentence):
-            run(tmp_path / "run", None, task=LIBRARY, rounds=2, roles={"back": {"after": after}})
+        searched = "role back sends round 1 back to template when it was searched already"
+        for goto, after, sentence in (
+            ("nowhere", "test", "role back sends the state to 'nowhere'; it may be sent back to plan or template"),
+            ("template", "tune", searched),
+            ("template", "test", searched),
+        ):
+            with pytest.raises(TunesmithError, match=sentence):
+                run(tmp_path / f"{goto}-{after}", None, task=LIBRARY, rounds=2, roles={"back": {"after": after}})
 
     def test_a_role_that_always_wants_another_plan_ends_with_the_rounds(self, tmp_path: Path) -> None:
         def script(call: ModelCall) -> Any:
@@ -258,21 +247,15 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
     return load_task(str(folder))
 
 
-def test_its_cuda_sources_compile(task: Task) -> None:
+def test_its_cuda_sources_compile_and_its_constraint_holds_for_each_workload_by_itself(task: Task) -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
-    compiler = open_compiler(resolve_target("h200"))
-    sources = task.sources("cuda")
+    compiler, sources = open_compiler(resolve_target("h200")), task.sources("cuda")
     for one, config in ((sources.baseline.template, {}), (sources.templates[0], {"BLOCK": 128, "VEC": 4})):
         for dtype in task.types["T"]:
             found = compiler.compile(specialise(one, config, {"T": dtype}))
             assert isinstance(found, Artifact), found
-
-
-def test_its_constraint_holds_for_each_workload_by_itself(task: Task) -> None:
     template, limits = task.sources("opencl").templates[0], resolve_target("h200")
-    tuned, held_out = task.workloads
-    assert len(feasible(template, [tuned], limits)) == 15
-    assert len(feasible(template, [held_out], limits)) == 10
+    assert [len(feasible(template, [one], limits)) for one in task.workloads] == [15, 10]
 
 
 @pytest.fixture

@@ -88,27 +88,12 @@ def test_a_winner_with_lines_that_never_ran_is_marked_or_out(
     assert said is (allowed and bool(lines))
 
 
-def timed(monkeypatch: pytest.MonkeyPatch, tuned: float, held_out: float) -> None:
-    """Every configuration takes these seconds, and the baseline 20 us."""
-    times = {"16384": tuned, "5000": held_out}
-    monkeypatch.setattr("simulated_pool.seconds", lambda config, workload: times[workload] if config else 20e-6)
-
-
-def test_where_nothing_is_faster_the_sentence_says_to_keep_the_baseline(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    timed(monkeypatch, 30e-6, 30e-6)
-    assert constrained(tmp_path, "ITEMS > 0").summary["sentence"] == (
-        "No reliable speed-up: keep the baseline. Measured 0.67x, 99 % interval 0.67x to 0.67x; slower on 1 of 1 tuned "
-        "workloads; slower on 1 of 1 held-out workloads."
-    )
-
-
 def test_a_general_configuration_that_loses_on_a_held_out_workload_is_for_no_shape_but_the_tuned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    timed(monkeypatch, 10e-6, 30e-6)
-    summary = constrained(tmp_path, "ITEMS > 0").summary
+    times = {"16384": 10e-6, "5000": 30e-6}
+    monkeypatch.setattr("simulated_pool.seconds", lambda config, workload: times[workload] if config else 20e-6)
+    summary = tune_whole(tmp_path / "run").summary
     assert summary["sentence"] == (
         "Faster than the baseline on the tuned workload: 2.00x, 99 % interval 2.00x to 2.00x; slower on 1 of 1 "
         "held-out workloads. Keep the baseline where it is not beaten."
@@ -125,6 +110,11 @@ def test_a_general_configuration_that_loses_on_a_held_out_workload_is_for_no_sha
     for row in (*summary["tuned"], *summary["held_out"]):
         ratio = row["general"]["seconds"] / row["baseline_seconds"]
         assert abs(ratio / row["general"]["ratio"] - 1) < 1e-9
+    times["16384"] = 30e-6
+    assert tune_whole(tmp_path / "slower").summary["sentence"] == (
+        "No reliable speed-up: keep the baseline. Measured 0.67x, 99 % interval 0.67x to 0.67x; slower on 1 of 1 tuned "
+        "workloads; slower on 1 of 1 held-out workloads."
+    )
 
 
 @pytest.mark.parametrize(
@@ -144,16 +134,16 @@ def row_of(workload: str, **fields: Any) -> WorkloadRow:
     return WorkloadRow(workload=workload, **empty, **fields)
 
 
-@pytest.mark.parametrize(
-    ("high", "share", "sentence"),
-    [(0.8, None, "The interval of the speed-up is wide on w: "), (0.5, 1.05, "Times are below the floor on w: ")],
-)
-def test_a_busy_device_is_noted(high: float, share: float | None, sentence: str) -> None:
-    figures = Figures(seconds=1.0, ratio=0.5, low=0.5, high=high, verdict="faster")
-    calm = row_of("calm", general=figures.model_copy(update={"high": 0.51}), share_of_floor=0.95)
-    busy = row_of("w", general=figures, share_of_floor=share)
-    (note,) = unsteady(Verdict(tuned=(calm, busy), held_out=(row_of("none"),), sentence=""))
-    assert note.startswith(sentence)
+def test_a_busy_device_is_noted() -> None:
+    figures = Figures(seconds=1.0, ratio=0.5, low=0.5, high=0.8, verdict="faster")
+    narrow = figures.model_copy(update={"high": 0.51})
+    calm, none = row_of("calm", general=narrow, share_of_floor=0.95), row_of("none")
+    for busy, sentence in (
+        (row_of("w", general=figures, share_of_floor=None), "The interval of the speed-up is wide on w: "),
+        (row_of("w", general=narrow, share_of_floor=1.05), "Times are below the floor on w: "),
+    ):
+        (note,) = unsteady(Verdict(tuned=(calm, busy), held_out=(none,), sentence=""))
+        assert note.startswith(sentence)
 
 
 @pytest.mark.parametrize(("bandwidth", "ended_by"), [(3.2e10, "floor"), (3.2e9, "exhausted"), (3.2e11, "exhausted")])
@@ -174,7 +164,7 @@ def test_a_floor_that_a_busy_machine_raised_ends_nothing(
 
 
 def test_what_two_rounds_measured_takes_one_place_of_a_shape(tmp_path: Path) -> None:
-    folder = constrained(tmp_path, "ITEMS > 0").folder
+    folder = tune_whole(tmp_path / "run").folder
     with resumed(folder) as context:
         ranked = sorted(context.log.evaluations(), key=lambda one: seconds_of(one).get("16384", math.inf))
         best, second = ranked[:2]
@@ -196,7 +186,7 @@ SPACE = [
 RANKED = sorted(SPACE, key=lambda config: seconds(config, "16384"))
 
 
-def test_winners_are_examined_once_at_the_end(tmp_path: Path) -> None:
+def test_winners_are_examined_once_at_the_end_and_none_wins_where_all_are_wrong(tmp_path: Path) -> None:
     result = run(tmp_path / "run", rounds=2)
     general = result.summary["examined"][0]
     assert general["verdict"] == "accepted" and general["workload"] == ""
@@ -204,6 +194,9 @@ def test_winners_are_examined_once_at_the_end(tmp_path: Path) -> None:
     assert len(SimulatedPool.examined) == len(result.summary["examined"])
     resume(tmp_path / "run")
     assert len(SimulatedPool.examined) == len(result.summary["examined"])
+    SimulatedPool.wrong.extend(SPACE)
+    result = run(tmp_path / "wrong", rounds=1)
+    assert not result.valid and result.summary["general"] is None and result.summary["dispatch"] == []
 
 
 def test_what_an_examination_rejects_wins_nothing(tmp_path: Path) -> None:
@@ -245,12 +238,6 @@ def test_where_all_finalists_are_wrong_the_next_take_their_place(
     assert all(one in wrong for one in out) and all(one in out for one in wrong[:2])
     # Nobody meets the baseline twice on a workload, but for the comparison that was interrupted.
     assert sum(wrong[0] in one for one in compared) == workloads
-
-
-def test_nothing_wins_where_all_are_wrong(tmp_path: Path) -> None:
-    SimulatedPool.wrong.extend(SPACE)
-    result = run(tmp_path / "run", rounds=1)
-    assert not result.valid and result.summary["general"] is None and result.summary["dispatch"] == []
 
 
 def test_a_fault_of_the_task_is_told_and_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -202,8 +202,9 @@ def test_the_time_of_earlier_sessions_counts(tmp_path: Path, monkeypatch: pytest
     assert result.summary["evaluations"] == before
 
 
-def test_two_processes_cannot_work_on_one_run(tmp_path: Path) -> None:
-    run(tmp_path / "run")
+def test_two_processes_cannot_work_on_one_run_and_a_task_without_a_file_has_not_changed(tmp_path: Path) -> None:
+    """Though there is a library task of its name."""
+    run(tmp_path / "run", task=load_task(SCALE_ADD).model_copy(update={"name": "softmax"}))
     other = os.open(tmp_path / "run", os.O_RDONLY)
     fcntl.flock(other, fcntl.LOCK_EX)
     try:
@@ -261,12 +262,6 @@ def test_a_journal_without_an_entry_makes_room(tmp_path: Path) -> None:
         with pytest.raises(JournalError, match="not a journal of Tunesmith: it has a table diary"):
             begin(tmp_path / "other")
     assert path.read_bytes()[100:] == before[100:]
-
-
-def test_a_task_without_a_file_has_not_changed(tmp_path: Path) -> None:
-    """Though there is a library task of its name."""
-    run(tmp_path / "run", task=load_task(SCALE_ADD).model_copy(update={"name": "softmax"}))
-    assert resume(tmp_path / "run").valid
 
 
 def test_an_ended_run_measures_more(ended: Path) -> None:

@@ -146,17 +146,15 @@ def test_a_template_that_cannot_be_used_is_a_problem_before_it_is_tried(
     assert isinstance(problem, Problem) and reason in problem.log
 
 
-def test_a_template_with_a_problem_never_reaches_the_device(tmp_path: Path, simulation: list[Any]) -> None:
+def test_repairs_are_bounded_and_the_next_plan_knows_what_never_worked(tmp_path: Path, simulation: list[Any]) -> None:
     answer = template(source='#include "/etc/passwd"\n' + SOURCE)
-    result, models = run(tmp_path / "run", after(answer), rounds=1, repairs=1)
-    assert simulation == [] and not result.valid
+    result, models = run(tmp_path / "refused", after(answer), rounds=1, repairs=1)
+    assert simulation == [] and not result.valid, "a template with a problem never reaches the device"
     assert [call.name for call in models.asked("template")] == ["template-1", "template-1-repair-1"]
     assert "#include of passwd" in models.asked("template")[1].messages[-1].content
     assert result.summary["sentence"] == "no configuration was measured."
     assert any("given up: it does not work after 2 answer(s)" in note for note in result.summary["notes"])
 
-
-def test_repairs_are_bounded_and_the_next_plan_knows_what_never_worked(tmp_path: Path) -> None:
     def script(call: ModelCall) -> Any:
         return marked("WRONG") if call.role == "template" and call.stage == "round-1" else good(call)
 
@@ -168,8 +166,7 @@ def test_repairs_are_bounded_and_the_next_plan_knows_what_never_worked(tmp_path:
     assert "out[5] is 1, expected 2" in second.messages[1].content
     explained = models.asked("explain", "round-1")[0].messages[1].content
     assert "Nothing is right on every workload." in explained and "measured again in this round" not in explained
-    assert result.valid, "the second round makes up for the first"
-    assert result.summary["evaluations"] <= 12
+    assert result.valid and result.summary["evaluations"] <= 12, "the second round makes up for the first"
 
 
 def test_several_templates_of_a_round_are_asked_for_and_repaired_together(tmp_path: Path) -> None:
@@ -252,14 +249,19 @@ def test_a_plan_that_names_what_is_not_there_goes_back_once(tmp_path: Path) -> N
     assert result.valid
 
 
-def test_when_the_planner_fails_rules_take_the_library(tmp_path: Path) -> None:
-    def script(call: ModelCall) -> Any:
+def test_when_the_model_fails_the_library_takes_the_round_and_without_one_the_run_ends_with_a_sentence(
+    tmp_path: Path,
+) -> None:
+    def silent(call: ModelCall) -> Any:
         return ModelFailed("unauthorised", "the server does not accept the key")
+
+    def plans_only(call: ModelCall) -> Any:
+        return good(call) if call.role == "plan" else ModelFailed("server_error", "500")
 
     ruled, _ = run(tmp_path / "rules", None, task=LIBRARY, rounds=2)
     assert ruled.summary["models"] is None and not (tmp_path / "rules" / "transcripts").exists()
     assert 'id="models"' not in (tmp_path / "rules" / "report.html").read_text()
-    result, _ = run(tmp_path / "run", script, task=LIBRARY, rounds=2)
+    result, _ = run(tmp_path / "run", silent, task=LIBRARY, rounds=2)
     assert result.valid and keys(tmp_path / "run") == keys(tmp_path / "rules")
     assert result.summary["general"] == ruled.summary["general"]
     why = "(the server does not accept the key); it is planned by rules."
@@ -267,27 +269,15 @@ def test_when_the_planner_fails_rules_take_the_library(tmp_path: Path) -> None:
         f"The model gives no plan for round {number} {why}" for number in (1, 2)
     ]
     assert [made["parent"] for made in result.summary["templates"]] == ["library"]
-
-
-def test_when_the_model_fails_and_there_is_no_template_the_run_ends_with_a_sentence(tmp_path: Path) -> None:
-    def script(call: ModelCall) -> Any:
-        return ModelFailed("unauthorised", "the server does not accept the key")
-
-    result, models = run(tmp_path / "run", script, rounds=3)
+    result, models = run(tmp_path / "planned", plans_only, task=LIBRARY, rounds=1)
+    assert result.valid and [made["parent"] for made in result.summary["templates"]] == ["library"]
+    assert any("takes its place" in note for note in result.summary["notes"])
+    assert result.summary["explanations"] == [] and models.paid[-1] == "round-1.explain.explain"
+    result, models = run(tmp_path / "raw", silent, rounds=3)
     assert not result.valid and result.summary["ended_by"] == "no template"
     assert result.summary["sentence"].startswith("No template was found: the task raw_scale_add brings no opencl")
     assert models.paid == ["round-1.plan.plan"]
     assert any("does not accept the key" in note for note in result.summary["notes"])
-
-
-def test_when_templater_and_explainer_fail_the_library_takes_the_round(tmp_path: Path) -> None:
-    def script(call: ModelCall) -> Any:
-        return good(call) if call.role == "plan" else ModelFailed("server_error", "500")
-
-    result, models = run(tmp_path / "run", script, task=LIBRARY, rounds=1)
-    assert result.valid and [made["parent"] for made in result.summary["templates"]] == ["library"]
-    assert any("takes its place" in note for note in result.summary["notes"])
-    assert result.summary["explanations"] == [] and models.paid[-1] == "round-1.explain.explain"
 
 
 def test_a_round_without_a_test_is_not_explained_as_one_without_a_right_result(tmp_path: Path) -> None:
@@ -297,12 +287,11 @@ def test_a_round_without_a_test_is_not_explained_as_one_without_a_right_result(t
     assert "Nothing was measured again in this round." in first and "Nothing is right" not in first
     assert "The general configuration" in second
 
-
-def test_with_a_model_a_run_does_not_end_because_one_space_is_exhausted(tmp_path: Path) -> None:
-    def script(call: ModelCall) -> Any:
+    # With a model a run does not end because one space is exhausted.
+    def after_each(call: ModelCall) -> Any:
         return marked(call.stage) if call.role == "template" else good(call)
 
-    result, models = run(tmp_path / "run", script, rounds=2, evaluations=100, explain=False)
+    result, models = run(tmp_path / "more", after_each, rounds=2, evaluations=100, explain=False)
     assert result.summary["ended_by"] == "rounds" and len(result.summary["templates"]) == 2
     assert models.asked("explain") == []
 

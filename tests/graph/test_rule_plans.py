@@ -101,7 +101,7 @@ def test_after_each_workload_had_a_round_all_are_searched_again(wide: Path, fold
     assert set(map(config_key, plans[4].branches[0].seeds)) == {best(name) for name in EVERYTHING}
 
 
-def test_a_template_by_rules_is_first_tried_where_its_rules_promise_most(
+def test_a_template_by_rules_is_first_tried_where_its_rules_promise_most_and_a_refused_rule_is_told(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("simulated_pool.seconds", lambda config, workload: 1e-5 if config else 2e-5)
@@ -110,13 +110,10 @@ def test_a_template_by_rules_is_first_tried_where_its_rules_promise_most(
     assert branch.parent.startswith("by-rules") and branch.seeds, branch
     asked = [config_key(row.data["config"]) for row in rows(folder, "asked")]
     assert asked[: len(branch.seeds)] == list(map(config_key, branch.seeds))
-
-
-def test_a_winner_far_from_its_floor_says_which_rule_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simulated_pool.seconds", lambda config, workload: 1e-5 if config else 2e-5)
+    # The winner is far from its floor.
     monkeypatch.setattr(SimulatedPool, "calibrate", lambda self: Roofline(((1 << 20, 1e15),), {}, 1e-7))
     monkeypatch.setattr(rewriting, "RULES", (BLOCK_SIZE, VECTORS_REFUSED))
-    result, _ = run(folder, None, task=RAW, evaluations=6, rounds=1)
+    result, _ = run(folder.with_name("far"), None, task=RAW, evaluations=6, rounds=1)
     [note] = [one for one in result.summary.notes if "times its floor" in one]
     assert note.endswith("A rule that could bring it nearer does not apply: elements are read one by one: no reason.")
 
@@ -162,11 +159,20 @@ def test_later_rounds_go_by_the_plan_as_a_person_changed_it(wide: Path, folder: 
     assert json.loads((folder / "summary.json").read_text())["plans"][1]["workloads"] == [other]
 
 
-def test_every_template_is_searched_before_a_run_is_exhausted(task: Path, folder: Path) -> None:
+def test_every_template_is_searched_before_a_run_is_exhausted_and_a_wrong_one_leaves_budget_to_the_next(
+    task: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     add_templates(task, "second")
     result = tuned(task, folder, evaluations=200, rounds=4)
     assert [one.branches[0].parent.split("-")[0] for one in plans_of(folder)][:2] == ["runs", "second"]
     assert result.summary.ended_by == "exhausted" and result.summary.evaluations == 2 * 28
+
+    def change(name: str, found: Evaluation) -> Evaluation:
+        return replace(found, outcomes={next(iter(found.outcomes)): WRONG}) if name == "runs" else found
+
+    slower(monkeypatch, change)
+    result = tuned(task, folder.with_name("wrong"), evaluations=20, rounds=2)
+    assert result.valid and result.summary.evaluations == 20
 
 
 def test_a_search_of_one_workload_exhausts_nothing(wide: Path, folder: Path) -> None:
@@ -176,18 +182,6 @@ def test_a_search_of_one_workload_exhausts_nothing(wide: Path, folder: Path) -> 
     for name in EVERYTHING:
         measured = {str(one.config) for one in found if name in one.outcomes}
         assert len(measured) >= 21, "all that compiles, on every workload"
-
-
-def test_a_wrong_template_leaves_budget_to_the_next(task: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    add_templates(task, "second")
-
-    def change(name: str, found: Evaluation) -> Evaluation:
-        outcomes = {next(iter(found.outcomes)): WRONG}
-        return replace(found, outcomes=outcomes) if name == "runs" else found
-
-    slower(monkeypatch, change)
-    result = tuned(task, folder, evaluations=20, rounds=2)
-    assert result.valid and result.summary.evaluations == 20
 
 
 @pytest.mark.parametrize("second", [False, True])
@@ -244,26 +238,17 @@ def play(values: list[float], total: int) -> list[int]:
     return asked
 
 
-@pytest.mark.parametrize(
-    ("values", "total", "wanted"),
-    [
+def test_half_are_out_after_each_part_and_who_becomes_better_is_in_again() -> None:
+    for values, total, wanted in (
         ([1.0], 17, [17]),
         ([1.0, 2.0], 40, [30, 10]),
         ([2.0, 1.0], 40, [10, 30]),
         ([4.0, 3.0, 2.0, 1.0], 48, [4, 4, 12, 28]),
-    ],
-)
-def test_half_are_out_after_each_part(values: list[float], total: int, wanted: list[int]) -> None:
-    assert play(values, total) == wanted and max_evaluations(len(values), total) == max(wanted)
-
-
-def test_a_template_that_becomes_better_is_in_again() -> None:
+    ):
+        assert play(values, total) == wanted and max_evaluations(len(values), total) == max(wanted)
     assert ask_order([10, 10], [1.0, 2.0], 40)[0] == 0
     assert ask_order([15, 10], [1.0, 0.9], 40)[0] == 1
-
-
-def test_a_template_without_a_result_stands_behind_one_with() -> None:
-    assert ask_order([10, 10], [None, 2.0], 40)[0] == 1
+    assert ask_order([10, 10], [None, 2.0], 40)[0] == 1, "who has no result stands behind who has one"
     assert ask_order([0, 0, 0], [None, None, None], 30)[0] == 0
 
 
@@ -311,11 +296,14 @@ def test_a_rewrite_costs_one_evaluation_and_is_not_searched(tmp_path: Path) -> N
     assert given_up.data["made_by"] == "template"
 
 
-def test_no_more_is_asked_than_the_cap_on_calls_allows(tmp_path: Path) -> None:
+def test_no_more_is_asked_than_the_cap_on_calls_allows_and_an_arm_plans_its_own_kinds(tmp_path: Path) -> None:
     # The scripted model keeps no account, so the cap stands in the plan alone.
     run(tmp_path / "run", code, rounds=1, planner="rules", max_calls=1)
     (plan,) = plans_of(tmp_path / "run")
     assert [one.kind for one in plan.branches] == ["template"]
+    run(tmp_path / "arm", code, rounds=2, evaluations=20, planner="rules", arm="template+search")
+    kinds = {one.kind for each in plans_of(tmp_path / "arm") for one in each.branches}
+    assert kinds == {"template", "extend", "search"}
 
 
 def test_rules_search_a_template_where_a_rewrite_is_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -358,30 +346,24 @@ def test_what_a_last_check_found_wrong_is_built_on_by_nobody(tmp_path: Path, mon
     assert any("round 1, rewrite: Sixteen elements a work-item.: wrong in the last check" in one for one in history)
 
 
-def test_code_is_asked_for_where_only_the_plan_failed(tmp_path: Path) -> None:
+def test_code_is_asked_for_where_only_the_plan_failed_and_nothing_is_repaired_that_could_not_be_tried(
+    tmp_path: Path,
+) -> None:
     """Of a task that brings no template: rules alone would have nothing to plan."""
 
-    def script(call: ModelCall) -> Any:
+    def unplanned(call: ModelCall) -> Any:
         if call.role == "plan":
             return ModelFailed("unstructured", "no plan")
         return rewrite("LIKE 16 4 0") if call.schema is RewriteAnswer else template()
 
-    assert run(tmp_path / "run", script, rounds=1, evaluations=9, explain=False)[0].valid
-
-
-def test_nothing_is_repaired_that_could_not_be_tried(tmp_path: Path) -> None:
-    asked: list[str] = []
-
     def script(call: ModelCall) -> Any:
-        asked.append(call.name)
         if call.role == "plan":
             return plan(branch(moves=["a"]), branch(moves=["b"]))
-        if call.name.startswith("template-2"):
-            return template(source="// DOES_NOT_COMPILE\n" + SOURCE)
-        return template()
+        return template(source=f"// DOES_NOT_COMPILE\n{SOURCE}") if call.name.startswith("template-2") else template()
 
-    run(tmp_path / "run", script, rounds=1, evaluations=2, explain=False)
-    assert asked == ["plan", "template-1", "template-2"]
+    assert run(tmp_path / "unplanned", unplanned, rounds=1, evaluations=9, explain=False)[0].valid
+    _, models = run(tmp_path / "run", script, rounds=1, evaluations=2, explain=False)
+    assert [call.name for call in models.asked()] == ["plan", "template-1", "template-2"]
 
 
 def test_an_answer_that_the_run_has_already_is_a_call_without_gain(tmp_path: Path) -> None:
@@ -392,12 +374,6 @@ def test_an_answer_that_the_run_has_already_is_a_call_without_gain(tmp_path: Pat
     assert [event.made_by for event in events(tmp_path / "run", TemplateAdded)] == ["template", "rewrite"]
     exposed = [one for later in plans_of(tmp_path / "run") for one in later.branches if one.kind == "expose"]
     assert len({one.parent for one in exposed}) == len(exposed), "the same question is not asked twice"
-
-
-def test_an_arm_plans_its_own_kinds_only(tmp_path: Path) -> None:
-    run(tmp_path / "run", code, rounds=2, evaluations=20, planner="rules", arm="template+search")
-    kinds = {one.kind for each in plans_of(tmp_path / "run") for one in each.branches}
-    assert kinds == {"template", "extend", "search"}
 
 
 def node(name: str, made_by: Any, round_: int, best: float, parent: str = "baseline") -> Node:

@@ -106,36 +106,28 @@ class TestExamples:
         assert [one.sizes for one in made.workloads] == [{"n": 64, "rows": 4}, {"n": 8, "rows": 3}]
         assert made.backends["cuda"].baseline.template.launch.grid == ("rows",)
         assert 'extern "C" __global__' in made.backends["cuda"].baseline.template.source
-
-    def test_a_number_of_elements_is_a_product_of_dimensions(self) -> None:
+        # A number of elements is a product of dimensions.
         made = task(SAXPY, {"x": zeros(6, 7), "y": zeros(6, 7), "a": 2.0})
         assert [one.value for one in made.arguments] == ["2.0", None, None, "x_0 * x_1"]
         assert made.arguments[1].shape == ("x_0", "x_1") and made.workloads[0].sizes == {"x_0": 6, "x_1": 7}
         assert made.backends["cuda"].baseline.template.launch.grid == ("ceil_div((x_0 * x_1), 256)",)
 
-    def test_equal_sizes_are_told_apart_by_the_indices(self) -> None:
-        made = task(TRANSPOSE, {"in": zeros(8, 8), "out": zeros(8, 8)})
-        assert [one.shape for one in made.arguments[:2]] == [("rows", "cols"), ("cols", "rows")]
-
-    def test_contents_are_like_the_example(self) -> None:
+    def test_equal_sizes_are_told_apart_by_the_indices_and_contents_are_like_the_example(self) -> None:
         x = np.linspace(2, 4, 64, dtype=np.float32).reshape(8, 8)
-        fill = task(TRANSPOSE, {"in": x, "out": x}).arguments[0].fill
-        assert (fill.kind, fill.mean, fill.scale) == ("uniform", 3, 1)
-
-    def test_an_array_that_is_only_written_is_an_output(self) -> None:
+        first, second, *_ = task(TRANSPOSE, {"in": x, "out": x}).arguments
+        assert (first.shape, second.shape) == (("rows", "cols"), ("cols", "rows"))
+        assert (first.fill.kind, first.fill.mean, first.fill.scale) == ("uniform", 3, 1)
         assert read_signature(SAXPY.replace("y[i] +=", "y[0] ="), None).written == ["y"]
 
-    @pytest.mark.parametrize(
-        ("source", "example", "wanted"),
-        [
+    def test_what_is_missing_is_said(self) -> None:
+        values = {"x": zeros(4), "y": zeros(4), "a": 1.0, "n": 4}
+        for source, example, wanted in (
             (SAXPY.replace("y[i] += a", "use(y)"), {}, "undeclared names: use"),
             (SAXPY.replace("y[i] += a * x[i]", "return"), {}, "no run of the kernel touched"),
-            (ODD, {"x": zeros(4), "y": zeros(4), "a": 1.0, "n": 4}, "give the launch, such as grid="),
-        ],
-    )
-    def test_what_is_missing_is_said(self, source: str, example: dict[str, Any], wanted: str) -> None:
-        with pytest.raises(TunesmithError, match=wanted):
-            task(source, example)
+            (ODD, values, "give the launch, such as grid="),
+        ):
+            with pytest.raises(TunesmithError, match=wanted):
+                task(source, example)
 
     def test_inputs_by_position_and_by_name(self) -> None:
         signature, x = read_signature(SAXPY, None), zeros(4)
@@ -191,18 +183,15 @@ class TestCalls:
         # Of 4112 elements a launch by blocks of 512 would cover 4608.
         assert Kernels(tuned.result.folder / "best").choose((), (elements,)).folder == folder
 
-    @pytest.mark.parametrize(
-        ("x", "words"),
-        [
+    def test_arrays_that_do_not_fit_are_refused(self, tuned: TunedKernel) -> None:
+        for x, words in (
             (zeros(8), "twice: no kernel can be launched for x_0 = 8."),
             (zeros(16, 16), "twice: x has 1 dimension (x_0), not 2."),
             (np.zeros(16), "twice: x must be of the type float32, not float64."),
-        ],
-    )
-    def test_arrays_that_do_not_fit_are_refused(self, tuned: TunedKernel, x: Any, words: str) -> None:
-        with pytest.raises(TunesmithError) as caught:
-            tuned(x)
-        assert str(caught.value) == words
+        ):
+            with pytest.raises(TunesmithError) as caught:
+                tuned(x)
+            assert str(caught.value) == words
 
     def test_outputs_are_of_the_arrays_framework(self, tuned: TunedKernel, monkeypatch: pytest.MonkeyPatch) -> None:
         class Array(np.ndarray[Any, Any]):
@@ -215,10 +204,10 @@ class TestCalls:
         x = zeros(1024).view(Array)
         assert isinstance(tuned(x), Array) and isinstance(tuned(x=x), Array)
 
-    def test_an_opponent_that_failed_is_named_when_it_is_printed(self, tuned: TunedKernel) -> None:
+    def test_what_failed_is_named_and_a_run_without_a_right_kernel_has_none_to_call(
+        self, tuned: TunedKernel, tmp_path: Path
+    ) -> None:
         assert str(tuned) == "Faster.\nbad (eager) was not timed: wrong result in y"
-
-    def test_a_run_without_a_right_kernel_has_none_to_call(self, tuned: TunedKernel, tmp_path: Path) -> None:
         result: Any = SimpleNamespace(summary=tuned.result.summary, folder=tmp_path)
         with pytest.raises(TunesmithError, match=r"has no kernel to call: Faster\.$"):
             TunedKernel(result, tuned.task, tuned._signature)(zeros(1024))
