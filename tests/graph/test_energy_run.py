@@ -97,23 +97,17 @@ def test_both_quantities_of_the_finalists_are_told_with_their_front(
     assert "Time and energy over the baseline's" in told and f"{summary.front[0].energy_ratio:.3f}" in told
 
 
-def test_without_a_gain_the_baseline_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_gain_the_baseline_is_kept_and_a_device_that_tells_no_energy_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(globals(), "joules", lambda config, workload: 1e-3)
     summary = run(tmp_path / "run", objective="energy").summary
     assert summary.sentence.startswith("No reliable gain: keep the baseline. Measured 1.00 times its energy")
     assert summary.dispatch == ()
     assert summary.dispatching is not None and summary.dispatching.lines == ("baseline",)
-
-
-def test_a_run_by_time_measures_no_energy() -> None:
-    assert make_settings(task="any").energy_seconds == 0.0
-    assert make_settings(task="any", objective="edp").energy_seconds == 0.25
-
-
-def test_a_device_that_tells_no_energy_after_all_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tunesmith.actors.pool.pool.Pool", SimulatedPool)
     with pytest.raises(TunesmithError, match=r"The energy of the baseline could not be measured on .*--objective time"):
-        run(tmp_path / "run", objective="energy")
+        run(tmp_path / "without", objective="energy")
 
 
 def test_where_finalists_have_no_energy_the_fastest_is_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,13 +143,12 @@ def test_which_devices_have_an_energy_objective_is_known_at_the_start(
 
 
 def test_a_time_limit_leaves_room_for_the_energies_of_finalists(tmp_path: Path, device: Any) -> None:
-    left = {}
+    left, options = {}, {"time_limit": 1000, "finalists": 9, "energy_window": 2.0}
     with Journal(tmp_path / "run", create=True) as journal:
         for objective in ("time", "energy"):
-            settings = make_settings(
-                task=str(SCALE_ADD), objective=objective, time_limit=1000, finalists=9, energy_window=2.0
-            )
+            settings = make_settings(task=str(SCALE_ADD), objective=objective, **options)
             context = Context(load_task(SCALE_ADD), device, (device.limits,), settings, journal, EnergyPool)
             left[objective] = context.search_seconds_left()
     # Ten kernels on each of two workloads.
     assert left["time"] - left["energy"] == pytest.approx(20 * (2.0 + COUNTER_SECONDS), abs=0.5)
+    assert [make_settings(task="any", objective=one).energy_seconds for one in ("time", "edp")] == [0.0, 0.25]

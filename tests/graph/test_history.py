@@ -62,6 +62,8 @@ def last_suggestions(folder: Path) -> Any:
 
 
 def test_what_a_run_finds_is_measured_first_by_the_next(store: ResultsStore, tmp_path: Path) -> None:
+    run(tmp_path / "off", wisdom=False)
+    assert not store.path.exists() and store.entries() == [], "switched off, nothing is read or kept"
     first = run(tmp_path / "one")
     kept = store.entries("scale_add")
     assert kept and all(one.ratio < 1 and one.run == "one" for one in kept)
@@ -69,6 +71,10 @@ def test_what_a_run_finds_is_measured_first_by_the_next(store: ResultsStore, tmp
     second = run(tmp_path / "two", seed=5)
     assert SimulatedPool.measured[0] in [one.config for one in kept], "it is measured again, before anything else"
     assert second.summary.ratio <= first.summary.ratio + 1e-9
+    assert open_store({"TUNESMITH_WISDOM": "off"}) is None
+    assert open_store({"XDG_DATA_HOME": str(tmp_path)}).path == tmp_path / "tunesmith" / "wisdom.sqlite"
+    with pytest.raises(HistoryError, match=r"is a folder; name a file, such as .*/wisdom\.sqlite, or off"):
+        open_store({"TUNESMITH_WISDOM": str(tmp_path)})
 
 
 def test_what_ends_again_keeps_its_date(store: ResultsStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,15 +136,6 @@ def test_floors_are_from_the_best_roofs_ever_measured_on_the_device(
     today = datetime.now(UTC).date()
     (note,) = notes
     assert f"copy bandwidth measured now, 60 GB/s, is far below the 90 GB/s measured on {today}" in note
-
-
-def test_switched_off_nothing_is_read_or_kept(store: ResultsStore, tmp_path: Path) -> None:
-    run(tmp_path / "one", wisdom=False)
-    assert not store.path.exists() and store.entries() == []
-    assert open_store({"TUNESMITH_WISDOM": "off"}) is None
-    assert open_store({"XDG_DATA_HOME": str(tmp_path)}).path == tmp_path / "tunesmith" / "wisdom.sqlite"
-    with pytest.raises(HistoryError, match=r"is a folder; name a file, such as .*/wisdom\.sqlite, or off"):
-        open_store({"TUNESMITH_WISDOM": str(tmp_path)})
 
 
 def test_the_newer_of_two_entries_stays_and_all_travel_as_a_file(store: ResultsStore, tmp_path: Path) -> None:

@@ -62,23 +62,23 @@ def test_no_text_can_end_its_own_block(text: str) -> None:
     assert all(flags[:-1]) and not flags[-1]
 
 
-def test_foreign_text_is_never_read_as_a_template() -> None:
+def test_foreign_text_is_never_read_as_a_template_and_stands_between_fences() -> None:
     shown = render("repair", parameters=True, what="It fails.", problem="{{ 7 * 7 }}{% for x in y %}", advice="")
     assert "{{ 7 * 7 }}{% for x in y %}" in shown
+    texts = [path.read_text() for path in Path(prompts.__file__).parent.glob("*.j2")]
+    logs = [line for text in texts for line in text.splitlines() if "| scrubbed" in line]
+    assert logs and all('| scrubbed | fenced("log")' in line for line in logs)
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
+def test_logs_lose_what_belongs_to_this_machine() -> None:
+    for text, shown in (
         ("/home/me/venv/lib/python3.11/include/cuda_fp16.hpp(12): error", "cuda_fp16.hpp(12): error"),
         ("/tmp/pocl_cache/tempfile_aB3-x.cl:3:5: error", "temporary.cl:3:5: error"),
         ("worker at 10.0.0.17:6379 died", "worker at (address) died"),
-        ("a/b is 1/2, x[i] = y / z", "a/b is 1/2, x[i] = y / z"),
-        ("runs:3:5: error: use of undeclared identifier 'z'", "runs:3:5: error: use of undeclared identifier 'z'"),
-    ],
-)
-def test_logs_lose_what_belongs_to_this_machine(text: str, shown: str) -> None:
-    assert scrubbed(text) == shown
+    ):
+        assert scrubbed(text) == shown
+    for text in ("a/b is 1/2, x[i] = y / z", "runs:3:5: error: use of undeclared identifier 'z'"):
+        assert scrubbed(text) == text
 
 
 @pytest.fixture
@@ -167,15 +167,12 @@ def test_facts_name_every_argument_as_the_harness_passes_it(context: Any) -> Non
     assert "int* counts" in histogram["signature"] and "const unsigned char* data" in histogram["signature"]
 
 
-def test_a_template_of_the_library_survives_the_way_through_an_answer() -> None:
+def test_a_template_survives_the_way_through_an_answer_and_its_name_is_made_harmless() -> None:
     for name in library_tasks():
         task = load_task(name)
         made = task.sources("cuda").templates[-1]
         answer = json.loads(choices(made)) | {"source": made.source, "seeds": []}
         assert template_of(TemplateAnswer.model_validate(answer), task, "cuda").id == made.id
-
-
-def test_names_of_templates_are_made_harmless() -> None:
     task = load_task(str(DATA / "raw_scale_add"))
     made = template_of(TemplateAnswer.model_validate(template(name='../../"x"\n')), task, "opencl")
     assert made.name == ".._.._x"
@@ -232,12 +229,6 @@ def test_counting_events_takes_the_lanes_lock(context: Any, tmp_path: Path, monk
     assert taken == [False] and DeviceLock(uuid).try_acquire()
 
 
-def test_what_a_source_may_write_stands_between_fences() -> None:
-    texts = [path.read_text() for path in Path(prompts.__file__).parent.glob("*.j2")]
-    logs = [line for text in texts for line in text.splitlines() if "| scrubbed" in line]
-    assert logs and all('| scrubbed | fenced("log")' in line for line in logs)
-
-
 WHOLE = sorted(f"{path.parent.name}/recording" for path in RAW.glob("*/recording"))
 RECORDINGS = [*WHOLE, *sorted(str(path.relative_to(RAW)) for path in RAW.glob("*/six-calls/*"))]
 FAST = ("rope/recording", "topk_softmax/recording")
@@ -265,17 +256,14 @@ def read(name: str) -> tuple[Task, dict[str, Template]]:
     return task, {question: template_of(answer, task, "cuda") for question, answer in found.items()}
 
 
-def test_an_ablation_of_twelve_kernels_is_recorded_beside_whole_runs() -> None:
-    assert len(WHOLE) == 6 and len(RECORDINGS) == 6 + 2 * 12
-
-
 @pytest.mark.parametrize("name", WHOLE)
 def test_every_question_has_its_answer_and_plans_are_plans(name: str) -> None:
+    assert len(WHOLE) == 6 and len(RECORDINGS) == 6 + 2 * 12, "an ablation of twelve kernels is recorded beside runs"
     asked = [one["custom_id"] for one in lines(name, "requests")]
     assert asked and set(asked) == {one["custom_id"] for one in lines(name, "answers")}
-    for one in lines(name, "requests"):
-        # Nothing of the machine that it ran on gets into a prompt.
-        assert "/work" not in json.dumps(one["body"]["messages"]) and "/root" not in json.dumps(one["body"]["messages"])
+    # Nothing of the machine that it ran on gets into a prompt.
+    sent = json.dumps([one["body"]["messages"] for one in lines(name, "requests")])
+    assert "/work" not in sent and "/root" not in sent
     plan = PlanAnswer.model_validate_json(answers(name)[PLAN_OF_ROUND_1])
     assert [branch.parent for branch in plan.branches] == ["baseline"] and plan.branches[0].moves
 

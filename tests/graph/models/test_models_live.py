@@ -123,15 +123,21 @@ def test_no_turn_is_waited_for_beyond_the_time_limit(live: Live, server: FakeOpe
     assert len(server.requests) == 1 and time.monotonic() - started < 15
 
 
-def test_nobody_is_there(open_run: Live) -> None:
-    run = open_run(model="tester", base_url="http://127.0.0.1:9/v1", model_retries=1)
+def test_nobody_is_there_and_a_key_in_an_answer_is_hidden(open_run: Live, live: Live, server: FakeOpenAI) -> None:
+    run = open_run("nobody", model="tester", base_url="http://127.0.0.1:9/v1", model_retries=1)
     failed = run.failure()
     assert failed.kind == "unreachable" and "127.0.0.1:9 cannot be reached" in failed.detail
     assert run.account.calls == 0, "nobody worked on them"
+    server.answers = {"Move": {"name": f"echo {KEY}", "factor": 1}}
+    run = live()
+    assert run.reply().value == Move(name="echo [key]", factor=1)
+    assert KEY not in run.everything()
 
 
 @pytest.mark.parametrize("text", ['{"name": "unroll", "factor": 400}', ""])
-def test_a_wrong_answer_is_shown_to_the_model_once(live: Live, server: FakeOpenAI, text: str) -> None:
+def test_a_wrong_answer_is_shown_to_the_model_once_and_two_are_enough(
+    live: Live, server: FakeOpenAI, text: str
+) -> None:
     server.next(answer(text))
     run = live()
     reply = run.reply()
@@ -141,14 +147,11 @@ def test_a_wrong_answer_is_shown_to_the_model_once(live: Live, server: FakeOpenA
     assert shown == {"role": "assistant", "content": text or "(nothing)"}
     assert "cannot be used" in told["content"] and ("64" in told["content"]) == ("400" in text)
     assert live().reply() == reply and len(server.requests) == 2, "both are in the journal"
-
-
-def test_two_wrong_answers_are_enough(live: Live, server: FakeOpenAI) -> None:
     server.next(*[answer("I would rather not say it in JSON.")] * 9)
-    failed = live().failure()
+    failed = run.failure(call("more"))
     assert failed.kind == "unstructured" and failed.text == "I would rather not say it in JSON."
-    assert len(server.requests) == 2
-    assert live().failure() == failed and len(server.requests) == 2, "it was paid for: it is not asked again"
+    assert len(server.requests) == 4
+    assert live().failure(call("more")) == failed and len(server.requests) == 4, "paid for, it is not asked again"
 
 
 @pytest.mark.parametrize("only", METHODS)
@@ -161,23 +164,12 @@ def test_auto_finds_the_method_that_a_server_takes(live: Live, server: FakeOpenA
     assert [seen.method for seen in server.requests[len(tried) :]] == [only], "remembered, also after a resume"
 
 
-@pytest.mark.parametrize(
-    ("method", "said", "requests"),
-    [("auto", f"--model-method {', '.join(METHODS)}: ", 3), ("json_schema", "--model-method json_schema: ", 1)],
-)
-def test_a_server_that_does_not_take_the_method(
-    live: Live, server: FakeOpenAI, method: str, said: str, requests: int
-) -> None:
+def test_a_server_that_does_not_take_the_method(live: Live, server: FakeOpenAI) -> None:
     server.accepts = ()
-    failed = live(model_method=method).failure()
-    assert said in failed.detail and "Unsupported parameter" in failed.detail and len(server.requests) == requests
-
-
-def test_a_key_in_an_answer_is_hidden(live: Live, server: FakeOpenAI) -> None:
-    server.answers = {"Move": {"name": f"echo {KEY}", "factor": 1}}
-    run = live()
-    assert run.reply().value == Move(name="echo [key]", factor=1)
-    assert KEY not in run.everything()
+    for method, said, requests in (("json_schema", "json_schema: ", 1), ("auto", f"{', '.join(METHODS)}: ", 1 + 3)):
+        failed = live(model_method=method).failure(call(method))
+        assert f"--model-method {said}" in failed.detail and "Unsupported parameter" in failed.detail
+        assert len(server.requests) == requests
 
 
 def test_tracing_by_the_environment_sends_nothing_elsewhere(
@@ -213,18 +205,15 @@ def prices(tmp_path: Path) -> str:
 
 
 def test_calls(live: Live, server: FakeOpenAI) -> None:
+    """A second try counts, after a wrong answer, and after none."""
     run = live(max_calls=3)
     assert sorted(kinds(run.ask(*(call(f"m{n}") for n in range(5))))) == ["capped"] * 2 + ["ok"] * 3
     assert len(server.requests) == 3
     assert kinds(live(max_calls=3).ask(call("late"))) == ["capped"], "the cap is of the run, not of the session"
     assert any("--max-calls 3" in line for line in run.said)
-
-
-@pytest.mark.parametrize("behaviour", [answer("prose"), CLOSED])
-def test_a_second_try_counts(live: Live, server: FakeOpenAI, behaviour: Behaviour) -> None:
-    """After a wrong answer, and after none."""
-    server.next(behaviour)
-    assert live(max_calls=1).failure().kind == "capped" and len(server.requests) == 1
+    for count, behaviour in enumerate((answer("prose"), CLOSED), 4):
+        server.next(behaviour)
+        assert live(max_calls=count).failure(call(f"again-{count}")).kind == "capped" and len(server.requests) == count
 
 
 def left(run: Opened) -> int | None:
