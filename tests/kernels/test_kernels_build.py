@@ -96,11 +96,16 @@ def test_a_parameter_of_the_launch_alone_is_no_macro() -> None:
         type(tuned).model_validate(tuned.model_dump() | {"source": "#if CAP > 0\n#endif\n"})
 
 
-def test_literals() -> None:
+def test_literals_and_geometry() -> None:
     assert literal(Parameter(name="X", values=(2, 1, 0.5), default=1.0).start) == "1"
     assert Parameter(name="X", values=(False, True), default=True).start is True
     values: list[Any] = [True, False, 3, -3, 0.5, 1e-9, 1e30, "half2"]
     assert [literal(value) for value in values] == ["1", "0", "3", "-3", "0.5", "1e-09", "1e+30", "half2"]
+    workload = Workload(name="w", sizes={"n": 1000, "d": 5}, types={"T": "float16"})
+    launch = {"grid": ["ceil_div(n, VEC)", "d"], "block": ["VEC * 4"], "shared_bytes": "VEC * sizeof(T)"}
+    assert geometry(template("cuda", "x", launch=launch), CONFIG, workload) == Geometry((125, 5, 1), (32, 1, 1), 16)
+    launch = {"grid": ["n / VEC"], "block": [1, 2, 3]}
+    assert geometry(template("cuda", "x", launch=launch), CONFIG, workload) == Geometry((125, 1, 1), (1, 2, 3), 0)
 
 
 def test_every_type_compiles(compiler: tuple[str, Compiler]) -> None:
@@ -134,7 +139,7 @@ def test_error_lines_are_those_of_the_template(compiler: tuple[str, Compiler]) -
     assert "undeclared" in answer.first_error
 
 
-def test_what_decides_the_machine_code_decides_the_digest() -> None:
+def test_what_decides_the_machine_code_decides_the_digest_and_the_key() -> None:
     base = template("cuda", "x", max_registers="16 * VEC", fast_math="FLAG")
     made = specialise(base, CONFIG, {"T": "float32"})
     assert (made.max_registers, made.fast_math) == (128, True)
@@ -144,6 +149,10 @@ def test_what_decides_the_machine_code_decides_the_digest() -> None:
     assert len({made.digest, *(other.digest for other in rest)}) == 7
     assert specialise(base, dict(reversed(CONFIG.items())), {"T": "float32"}).digest == made.digest
     assert specialise(base.model_copy(update={"max_registers": "0"}), CONFIG, {}).max_registers is None
+    others = [cache_key(SOURCE, "sm_80", "nvrtc 13.0"), cache_key(SOURCE, "sm_90", "nvrtc 13.1")]
+    for change in ({"source": "source "}, {"max_registers": 33}, {"fast_math": False}):
+        others.append(cache_key(replace(SOURCE, **change), "sm_90", "nvrtc 13.0"))
+    assert len({KEY, *others}) == 6 and cache_key(SOURCE, "sm_90", "nvrtc 13.0") == KEY
 
 
 def test_fast_math_is_passed_on(nvrtc: Any) -> None:
@@ -151,16 +160,6 @@ def test_fast_math_is_passed_on(nvrtc: Any) -> None:
     exact = compile_text(("cuda", nvrtc), source, {"T": "float32"})
     fast = compile_text(("cuda", nvrtc), source, {"T": "float32"}, fast_math="FLAG")
     assert exact.code != fast.code and len(fast.code) < len(exact.code)
-
-
-WORKLOAD = Workload(name="w", sizes={"n": 1000, "d": 5}, types={"T": "float16"})
-
-
-def test_geometry() -> None:
-    launch = {"grid": ["ceil_div(n, VEC)", "d"], "block": ["VEC * 4"], "shared_bytes": "VEC * sizeof(T)"}
-    assert geometry(template("cuda", "x", launch=launch), CONFIG, WORKLOAD) == Geometry((125, 5, 1), (32, 1, 1), 16)
-    launch = {"grid": ["n / VEC"], "block": [1, 2, 3]}
-    assert geometry(template("cuda", "x", launch=launch), CONFIG, WORKLOAD) == Geometry((125, 1, 1), (1, 2, 3), 0)
 
 
 SOURCE = Specialised("cuda", "k", "source", 32, True)
@@ -194,14 +193,6 @@ def test_what_was_put_is_got_and_other_bytes_and_failures_that_are_not_the_sourc
     assert cache.get(KEY) is None and entries(tmp_path) == [] and cache.read(KEY) is None
 
 
-def test_whatever_decides_the_machine_code_decides_the_key() -> None:
-    others = [cache_key(SOURCE, "sm_80", "nvrtc 13.0"), cache_key(SOURCE, "sm_90", "nvrtc 13.1")]
-    for change in ({"source": "source "}, {"max_registers": 33}, {"fast_math": False}):
-        others.append(cache_key(replace(SOURCE, **change), "sm_90", "nvrtc 13.0"))
-    assert len({KEY, *others}) == 6
-    assert cache_key(SOURCE, "sm_90", "nvrtc 13.0") == KEY
-
-
 @given(place=st.integers(0, 10_000), byte=st.integers(0, 255), cut=st.booleans())
 def test_a_damaged_entry_is_a_miss_and_goes(
     tmp_path_factory: pytest.TempPathFactory, place: int, byte: int, cut: bool
@@ -219,10 +210,16 @@ def test_a_damaged_entry_is_a_miss_and_goes(
     assert cache.put(KEY, ARTIFACT) and cache.get(KEY) == ARTIFACT
 
 
-def test_an_entry_under_another_key_is_not_taken_for_it(tmp_path: Path) -> None:
+def test_an_entry_under_another_key_is_not_taken_for_it_and_leftovers_of_the_dead_are_removed(tmp_path: Path) -> None:
     cache, (one, other) = ArtifactCache(tmp_path), keys(2)
     cache.put(one, ARTIFACT)
     (path,) = entries(tmp_path)
+    old, new = path.with_name(".old.tmp"), path.with_name(".new.tmp")
+    old.write_bytes(b"half")
+    new.write_bytes(b"half")
+    os.utime(old, (0, 0))
+    cache.evict()
+    assert not old.exists() and new.exists() and path.exists()
     (tmp_path / other[:2]).mkdir(exist_ok=True)
     path.rename(tmp_path / other[:2] / other)
     assert cache.get(other) is None
@@ -242,18 +239,6 @@ def test_the_least_recently_used_go_first_and_the_bound_holds(tmp_path: Path) ->
     assert total <= cache.max_bytes and total == sum(path.stat().st_size for path in entries(tmp_path))
     assert cache.get(names[0]) == ARTIFACT and cache.get(names[-1]) == ARTIFACT
     assert cache.get(names[1]) is None
-
-
-def test_leftovers_of_the_dead_are_removed(tmp_path: Path) -> None:
-    cache = ArtifactCache(tmp_path)
-    cache.put(KEY, ARTIFACT)
-    (path,) = entries(tmp_path)
-    old, new = path.with_name(".old.tmp"), path.with_name(".new.tmp")
-    old.write_bytes(b"half")
-    new.write_bytes(b"half")
-    os.utime(old, (0, 0))
-    cache.evict()
-    assert not old.exists() and new.exists() and path.exists()
 
 
 def work(folder: Path, names: list[str], seed: int) -> None:
@@ -307,19 +292,15 @@ def test_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = open_cache({"TUNESMITH_CACHE": str(tmp_path / "mine"), "TUNESMITH_CACHE_MIB": "3"})
     assert (mine.folder, mine.max_bytes) == (tmp_path / "mine", 3 << 20)
     assert open_cache({"TUNESMITH_CACHE": "off"}) is None
-    at_home = tmp_path / ".cache" / "tunesmith"
-    for named, folder in (({}, at_home), ({"XDG_CACHE_HOME": "/somewhere"}, Path("/somewhere/tunesmith"))):
-        assert open_cache(named).folder == folder
-    assert open_cache({"XDG_CACHE_HOME": "somewhere"}).folder == at_home
-
-
-@pytest.mark.parametrize(
-    "given",
-    [{"TUNESMITH_CACHE": "~nobody-here/cache"}, *({"TUNESMITH_CACHE_MIB": size} for size in ("big", "0", "nan"))],
-)
-def test_a_setting_without_meaning_is_a_sentence(given: dict[str, str]) -> None:
-    with pytest.raises(TunesmithError, match=r"^TUNESMITH_CACHE.*\.$"):
-        open_cache(given)
+    home, elsewhere = tmp_path / ".cache" / "tunesmith", Path("/somewhere/tunesmith")
+    for named, folder in ((None, home), ("/somewhere", elsewhere), ("somewhere", home)):
+        assert open_cache({"XDG_CACHE_HOME": named} if named else {}).folder == folder
+    for names in (
+        {"TUNESMITH_CACHE": "~nobody-here/cache"},
+        *({"TUNESMITH_CACHE_MIB": x} for x in ("big", "0", "nan")),
+    ):
+        with pytest.raises(TunesmithError, match=r"^TUNESMITH_CACHE.*\.$"):
+            open_cache(given)
 
 
 REFUSED = {
@@ -421,15 +402,12 @@ def test_what_kernels_need_is_accepted(source: str) -> None:
     assert refuse_text(source, "opencl" if "OPENCL" in source else "cuda") is None
 
 
-@pytest.mark.parametrize(
-    ("header", "remedy"),
-    [
+def test_a_header_is_refused_with_the_remedy() -> None:
+    for header, remedy in (
         ("cmath", "it is not on the list of accepted headers: leave it out, or include cuda/std/cmath."),
         ("vector", "accepted headers: leave it out, or write out what the kernel needs of it."),
         ("cub/cub.cuh", "include parts of cub/block/ or cub/warp/ instead, such as cub/block/block_reduce.cuh."),
         ("cub/device/device_reduce.cuh", "it does not compile for the device alone"),
-    ],
-)
-def test_a_header_is_refused_with_the_remedy(header: str, remedy: str) -> None:
-    refused = refuse_text(f"#include <{header}>", "cuda")
-    assert refused is not None and remedy in refused.detail
+    ):
+        refused = refuse_text(f"#include <{header}>", "cuda")
+        assert refused is not None and remedy in refused.detail

@@ -266,29 +266,23 @@ def test_ids_follow_meaning(folder: Path) -> None:
     assert config_key({"A": 1, "B": "x"}) == config_key({"B": "x", "A": 1}) != config_key({"A": "1", "B": "x"})
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [('value = "0.5"', "value = 0.5"), ('["ceil_div(n, 256)"]', '"ceil_div(n, 256)"'), ("[256]", '["256"]')],
-)
-def test_bare_numbers_and_a_single_expression_mean_what_they_say(folder: Path, old: str, new: str) -> None:
-    plain = read_task(folder / "task.toml")
-    edit(folder, "task.toml", old, new)
-    assert read_task(folder / "task.toml") == plain
+def test_bare_numbers_and_a_single_expression_mean_what_they_say(folder: Path) -> None:
+    plain, grid = read_task(folder / "task.toml"), '["ceil_div(n, 256)"]'
+    for old, new in (('value = "0.5"', "value = 0.5"), (grid, grid[1:-1]), ("[256]", '["256"]')):
+        edit(folder, "task.toml", old, new)
+        assert read_task(folder / "task.toml") == plain
 
 
-@pytest.mark.parametrize(
-    "reference", ["def scale(x):\n    return {}\n", "scale = lambda **given: {}\n", "from numpy import *\n"]
-)
-def test_other_ways_to_have_a_reference_are_left_to_its_call(folder: Path, reference: str) -> None:
-    (folder / "reference.py").write_text(reference)
-    assert read_task(folder / "task.toml").reference == reference
-
-
-def test_the_reference_gets_scalars_as_the_kernel_does(folder: Path) -> None:
+def test_other_ways_to_have_a_reference_are_left_to_its_call_which_gets_scalars_as_the_kernel_does(
+    folder: Path,
+) -> None:
     edit(folder, "task.toml", '"0.5"', '"0.1"')
     task = read_task(folder / "task.toml")
     [y] = reference_results(task, task.workloads[0], {"x": np.ones(1024)}).values()
     assert y[0] == float(np.float32(0.1)) != 0.1
+    for text in ("def scale(x):\n    return {}\n", "scale = lambda **given: {}\n", "from numpy import *\n"):
+        (folder / "reference.py").write_text(text)
+        assert read_task(folder / "task.toml").reference == text
 
 
 def test_a_range_of_whole_numbers_has_both_ends() -> None:
@@ -337,16 +331,18 @@ class TestSignature:
             self.required(folder, old, new)
         assert wanted in str(caught.value)
 
-    @pytest.mark.parametrize(
-        ("old", "new", "wanted"),
-        [
+    def test_what_cannot_be_compared_is_said(self, folder: Path) -> None:
+        whole = "#define K void scale()\nMAKE(scale)\n"
+        for old, new, wanted in (
             ("const T* x", "const T (*x)[100]", ""),
             ("int n)", "int n, ...)", "the signature was not compared, as it has `...`"),
-            (KERNEL, "#define K void scale()\nMAKE(scale)\n", "a macro makes the kernel"),
-        ],
-    )
-    def test_what_cannot_be_compared_is_said(self, folder: Path, old: str, new: str, wanted: str) -> None:
-        assert wanted in (said := self.required(folder, old, new)) and bool(said) == bool(wanted)
+            (
+                KERNEL.replace("const T* x", "const T (*x)[100]").replace("int n)", "int n, ...)"),
+                whole,
+                "a macro makes",
+            ),
+        ):
+            assert wanted in (said := self.required(folder, old, new)) and bool(said) == bool(wanted)
 
 
 SUM = """\
@@ -440,25 +436,18 @@ def test_kernel_tuner_accepts_the_problem(t1: Path) -> None:
     assert get_input_file(t1)["KernelSpecification"]["KernelName"] == "add"
 
 
-@pytest.mark.parametrize(
-    ("kernel", "message"),
-    [
+def test_what_cannot_be_taken_is_told_in_a_sentence_and_values_that_are_programs_are_not_run(t1: Path) -> None:
+    for kernel, message in (
         ({"Language": "Vulkan"}, "key Language: Vulkan is not known"),
         ({"KernelFile": "none.cl"}, r"key KernelFile: .*none\.cl cannot be read"),
         ({"SharedMemory": 64}, "dynamic shared memory has no expression in T1"),
         ({"Arguments": []}, "no argument has the AccessType"),
         ({"ProblemSize": None}, "is not a tuning problem in the format T1"),
-    ],
-)
-def test_what_cannot_be_taken_is_told_in_a_sentence(t1: Path, kernel: dict[str, Any], message: str) -> None:
-    t1.write_text(json.dumps(problem(**kernel)))
-    with pytest.raises(TaskError, match=message):
-        read_t1(t1)
-
-
-def test_values_that_are_programs_are_not_run(t1: Path) -> None:
-    data = problem()
-    data["ConfigurationSpace"]["TuningParameters"][0]["Values"] = "__import__('os').getcwd()"
-    t1.write_text(json.dumps(data))
-    with pytest.raises(TaskError, match="are neither a list nor a range; write them out"):
-        read_t1(t1)
+        ({}, "are neither a list nor a range; write them out"),
+    ):
+        data = problem(**kernel)
+        if not kernel:
+            data["ConfigurationSpace"]["TuningParameters"][0]["Values"] = "__import__('os').getcwd()"
+        t1.write_text(json.dumps(data))
+        with pytest.raises(TaskError, match=message):
+            read_t1(t1)

@@ -148,7 +148,11 @@ def test_any_condition_means_on_arrays_what_it_means_on_a_point(text: str) -> No
     assert not [point for flag, point in zip(flags, points, strict=True) if flag != rule.holds(point)]
 
 
-def test_mistakes_are_told() -> None:
+def test_points_of_a_table_are_a_space_and_mistakes_are_told() -> None:
+    space = Space.from_codes(parameters("AB"), np.array([[1, 1], [0, 2]]), "The table")
+    assert [space.config(i) for i in range(2)] == [{"A": 1, "B": 2}, {"A": 2, "B": 1}]
+    assert space.reject({"A": 8, "B": 2}).rule == "The table" and space.reject({"A": 1, "B": 2}) is None
+    assert space.rejected == {"The table": 10}
     with pytest.raises(SpaceError, match="reads Q, which is not a parameter"):
         Space.build(parameters(), stated("Q > 1"))
     with pytest.raises(SpaceError, match="declared twice"):
@@ -185,14 +189,6 @@ def test_a_million_points_out_of_a_hundred_million_take_seconds() -> None:
     assert time.process_time() - started < 5
     assert space.cartesian == 10**8 and 10**6 < len(space) < 5 * 10**6
     assert sum(space.rejected.values()) + len(space) == 10**8
-
-
-def test_points_of_a_table_are_a_space() -> None:
-    listed = parameters("AB")
-    space = Space.from_codes(listed, np.array([[1, 1], [0, 2]]), "The table")
-    assert [space.config(i) for i in range(2)] == [{"A": 1, "B": 2}, {"A": 2, "B": 1}]
-    assert space.reject({"A": 8, "B": 2}).rule == "The table" and space.reject({"A": 1, "B": 2}) is None
-    assert space.rejected == {"The table": 10}
 
 
 H200 = CAPABILITIES["9.0"]
@@ -275,7 +271,10 @@ def test_what_has_no_value_is_infeasible(key: str) -> None:
     assert reason is not None and "has no value: " in reason.detail and "by zero" in reason.detail
 
 
-def test_fast_math_may_depend_on_types() -> None:
+def test_constraints_know_the_compute_capability_of_any_target_and_fast_math_the_types() -> None:
+    for target, capability in (("sm_90", 90), ("sm_90a", 90), ("sm_100f", 100), ("sm_120", 120), ("h200", 90)):
+        assert device_names(resolve_target(target)) == {"compute_capability": capability}
+    assert device_names(OPENCL) == {"compute_capability": 0}
     tuned = template({}, values={"X": [1, 2]}, fast_math="X == 2 and T == float32")
     assert [rule.label for rule in rules(tuned, [SMALL, LARGE], H200) if rule.kind == "fast_math"] == [
         "fast_math has a value for small",
@@ -297,14 +296,6 @@ def test_constraints_say_why() -> None:
     ]
     reason = space.reject({"X": 512, "Y": 3})
     assert reason is not None and reason.reason == "unknown_value"
-
-
-@pytest.mark.parametrize(
-    ("target", "capability"), [("sm_90", 90), ("sm_90a", 90), ("sm_100f", 100), ("sm_120", 120), ("h200", 90)]
-)
-def test_constraints_know_the_compute_capability_of_any_target(target: str, capability: int) -> None:
-    assert device_names(resolve_target(target)) == {"compute_capability": capability}
-    assert device_names(OPENCL) == {"compute_capability": 0}
 
 
 blocks = st.sampled_from(["X", "X * Y", "X // 4", "X // Y", "Y", "8", "X - 15", "X / 16"])
@@ -512,7 +503,10 @@ def candidates(template: Template, limits: DeviceLimits, seed: int) -> Iterator[
 
 @pytest.mark.gpu
 @pytest.mark.slow
-def test_what_is_refused_for_a_limit_of_the_device_cannot_be_launched(gpu: DeviceInfo, driver: Driver) -> None:
+def test_what_is_refused_for_a_limit_of_the_device_cannot_be_launched_and_what_is_kept_can(
+    gpu: DeviceInfo, driver: Driver
+) -> None:
+    """The second, as a driver that refuses everything would pass for agreement."""
     asked: Counter[str] = Counter()
     for template, seed in ((gemm(), 1), (ANY_GEOMETRY, 2)):
         kinds = ((config, kind) for config, kind in candidates(template, gpu.limits, seed) if kind in LIMITED)
@@ -522,18 +516,9 @@ def test_what_is_refused_for_a_limit_of_the_device_cannot_be_launched(gpu: Devic
             assert code != 0, f"{config} is refused for its {kind}, but the driver launches {shape}"
             asked[str(kind)] += 1
     assert sum(asked.values()) == POINTS and set(asked) == set(LIMITED)
-
-
-@pytest.mark.gpu
-@pytest.mark.slow
-def test_what_is_kept_the_driver_launches(gpu: DeviceInfo, driver: Driver) -> None:
-    """The other direction, without which a driver that refuses everything would pass for agreement."""
-    launched = 0
-    for config, kind in candidates(ANY_GEOMETRY, gpu.limits, 3):
-        if kind is not None:
-            continue
+    kept = [config for config, kind in candidates(ANY_GEOMETRY, gpu.limits, 3) if kind is None]
+    assert len(kept) > 200
+    for config in kept:
         shape = geometry(ANY_GEOMETRY, config, TINY)
         code = driver.refusal(shape.block, shape.shared_bytes)
         assert code == 0, f"{config} is called feasible, but the driver answers {code} to {shape}"
-        launched += 1
-    assert launched > 200

@@ -110,46 +110,39 @@ def test_verdicts_on_a_gpu(fixture: Fixture) -> None:
 def test_constants_that_the_compiler_folded_are_no_state() -> None:
     ptx = ".global .align 4 .u32 FOLDED = 4;\n.global .align 4 .u32 state;\nld.global.u32 %r1, [state];"
     assert used_variables(("FOLDED", "state", "$__renamed$1"), ptx, "") == ("state", "$__renamed$1")
+    for code in (b"", b"\x7fELF" + bytes(60), b"text" * 40):
+        with pytest.raises(ValueError):
+            global_variables(code)
 
 
-@pytest.mark.parametrize(
-    ("text", "state"),
-    [
-        ("void wave(double* x) { x[0] = sin(x[1]); }", False),
-        ("void wave(double* x) { static double __cudart_i2opi_d; x[0] = __cudart_i2opi_d += sin(x[1]); }", True),
-        (
-            "void wave(double* x) { static double NAME(__cuda, rt_i2opi_d); x[0] = NAME(__cuda, rt_i2opi_d) += 1; }",
-            True,
-        ),
-    ],
-)
-def test_the_tables_of_the_compilers_sine_are_no_state(nvrtc: Any, text: str, state: bool) -> None:
+def test_the_tables_of_the_compilers_sine_are_no_state_and_variables_in_constant_memory_are_found(nvrtc: Any) -> None:
     """Unless the source might have variables of their names."""
-    macro = "#define NAME(a, b) a##b\n" if "NAME" in text else ""
-    artifact = nvrtc.compile(Specialised("cuda", "wave", f'{macro}extern "C" __global__ {text}'))
-    assert isinstance(artifact, Artifact) and bool(artifact.globals) == state
-
-
-def test_variables_in_constant_memory_are_found(nvrtc: Any) -> None:
+    joined, macro = "NAME(__cuda, rt_i2opi_d)", "#define NAME(a, b) a##b\n"
+    for before, body, state in (
+        ("", "x[0] = sin(x[1]);", False),
+        ("", "static double __cudart_i2opi_d; x[0] = __cudart_i2opi_d += sin(x[1]);", True),
+        (macro, f"static double {joined}; x[0] = {joined} += 1;", True),
+    ):
+        text = f'{before}extern "C" __global__ void wave(double* x) {{ {body} }}'
+        artifact = nvrtc.compile(Specialised("cuda", "wave", text))
+        assert isinstance(artifact, Artifact) and bool(artifact.globals) == state
     text = "__constant__ int table[4]; static __constant__ float other[2];\n"
     kernel = 'extern "C" __global__ void k(float* x, int i) { x[i] = table[i] + other[i]; }'
     artifact = nvrtc.compile(Specialised("cuda", "k", text + kernel))
     assert isinstance(artifact, Artifact) and set(constant_variables(artifact.code)) == {"table", "other"}
 
 
-def test_what_is_no_cubin_is_said_to_be_none() -> None:
-    for code in (b"", b"\x7fELF" + bytes(60), b"text" * 40):
-        with pytest.raises(ValueError):
-            global_variables(code)
-
-
-def test_every_reason_is_documented() -> None:
+def test_each_reason_is_documented_and_that_of_a_candidate() -> None:
     text = (FOLDER.parent.parent / "docs" / "trust.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)) == set(REASONS)
+    # A source of more than 1 MiB, a configuration, a kernel that cannot end or be that fast: tests of the judge.
+    elsewhere = {"source_too_large", "infeasible", "implausible"}
+    named = {reason for one in ALL for reason in one.reasons if len(one.reasons) < 5}
+    assert set(REASONS) - named <= elsewhere
 
 
 SCALE_ADD = Path(__file__).resolve().parents[1] / "data" / "scale_add" / "task.toml"
-FIXTURES = {one.file.removeprefix("edited/"): one for one in edited()}
+FIXTURES = {one.file.removeprefix("edited/"): one for one in ALL}
 
 
 def of(**sizes: int) -> Workload:
@@ -365,14 +358,3 @@ def test_each_way_of_changing_inputs_is_another(change: str) -> None:
     differs = (first != second).reshape(64, -1)
     rows = differs.any(axis=1).mean()
     assert {"all": differs.mean() > 0.9, "rows": 0.4 < rows < 0.95, "few": 0 < differs.sum() < 4}[change]
-
-
-def test_each_reason_is_that_of_a_candidate() -> None:
-    elsewhere = {
-        # A source of more than 1 MiB, a configuration, a kernel that cannot end or be that fast: tests of the judge.
-        "source_too_large",
-        "infeasible",
-        "implausible",
-    }
-    named = {reason for one in [*fixtures(), *edited()] for reason in one.reasons if len(one.reasons) < 5}
-    assert set(REASONS) - named <= elsewhere

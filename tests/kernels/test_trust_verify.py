@@ -128,22 +128,15 @@ def test_each_array_has_contents_of_its_own_beside_plain_ones() -> None:
     assert len(together) > 0.95 * len(kinds) * len(task.types["T"])
 
 
-def test_all_declared_combinations_of_types_are_drawn() -> None:
+def test_all_declared_combinations_of_types_are_drawn_and_scalars_a_task_lists() -> None:
     task = load_task("fused_add_rmsnorm")
-    weight = [one.model_copy(update={"dtype": "W"}) if one.name == "weight" else one for one in task.arguments]
+    changes = {"weight": {"dtype": "W"}, "eps": {"values": ("1e-3", "d / 1000")}}
+    arguments = tuple(one.model_copy(update=changes.get(one.name, {})) for one in task.arguments)
     workloads = tuple(one.model_copy(update={"types": {**one.types, "W": "float32"}}) for one in task.workloads)
     types = {**task.types, "W": ("float16", "float32")}
-    task = task.model_copy(update={"arguments": tuple(weight), "types": types, "workloads": workloads})
-    found = {tuple(one.workload.types.values()) for one in drawn_steps(Shapes(task, GPU, workloads[0], 0))}
-    assert found == set(itertools.product(*types.values()))
-
-
-def test_scalars_take_the_values_a_task_lists_or_drawn_ones() -> None:
-    task = load_task("fused_add_rmsnorm")
-    listed = tuple(
-        one.model_copy(update={"values": ("1e-3", "d / 1000")}) if one.name == "eps" else one for one in task.arguments
-    )
-    steps = drawn_steps(Shapes(task.model_copy(update={"arguments": listed}), GPU, task.workloads[0], seed=0))
+    task = task.model_copy(update={"arguments": arguments, "types": types, "workloads": workloads})
+    steps = drawn_steps(Shapes(task, GPU, workloads[0], 0))
+    assert {tuple(one.workload.types.values()) for one in steps} == set(itertools.product(*types.values()))
     found = [(value, step.workload.sizes["d"]) for step in steps for _, value in step.contents.scalars]
     assert found and all(value in (1e-3, size / 1000) for value, size in found)
     values = [{value for step in drawn("fused_add_rmsnorm", GPU, seed)[1] for _, value in step.contents.scalars}
@@ -185,16 +178,10 @@ def test_numbers_that_a_source_compares_with_are_those_it_computes(source: str, 
     assert source_integers(source)[: len(wanted)] == wanted
 
 
-@pytest.mark.parametrize(
-    ("nested", "times"), [*((one, 20_000) for one in ("(", "-", "f(", "(a)", "1+", "x[")), ("9+x+", 5000)]
-)
-def test_a_source_of_any_depth_is_read(nested: str, times: int) -> None:
-    assert len(source_integers(nested * times)) <= 2
-
-
-def test_parameters_are_macros_of_what_a_source_speaks_of() -> None:
-    task = load_task("silu_and_mul")
-    plain = task.sources("cuda").baseline.template
+def test_a_source_of_any_depth_is_read_and_parameters_are_macros_of_what_it_speaks_of() -> None:
+    for nested, times in (*((one, 20_000) for one in ("(", "-", "f(", "(a)", "1+", "x[")), ("9+x+", 5000)):
+        assert len(source_integers(nested * times)) <= 2
+    plain = load_task("silu_and_mul").sources("cuda").baseline.template
     template = plain.model_copy(update={"source": "if (d > GROUP * ITEMS) {}"})
     numbers = source_integers(_source_with_parameters(template, {"GROUP": 64, "ITEMS": 7, "FAST": True, "NAME": "x"}))
     assert numbers[0] == 448 and set(numbers) >= {64, 7}
@@ -221,7 +208,9 @@ def test_made_up_workloads_are_judged_beside_the_baseline(
     assert Passed("3x7 (drawn), task", {}, {}, True, is_derived).own != is_derived
 
 
-def test_equal_terms_one_after_the_other_may_round_the_same_way() -> None:
+def test_equal_terms_one_after_the_other_may_round_the_same_way_and_infinities_be_lost_beside_extreme_contents() -> (
+    None
+):
     task = load_task("softmax")
     workload = task.workloads[0].model_copy(update={"sizes": {"n": 1, "d": 5000}, "types": {"T": "float32"}})
     found = [
@@ -230,9 +219,6 @@ def test_equal_terms_one_after_the_other_may_round_the_same_way() -> None:
     ]
     rtol = task.tolerance_of("float32").rtol
     assert found == [pytest.approx(max(4.0, 5000 * 2.0**-24 / rtol)), 1.0]
-
-
-def test_infinities_may_be_lost_beside_extreme_contents_alone() -> None:
     arrays = (("a", "infinities"), ("b", "outliers"))
     lost = [Contents(arrays=one).may_lose_infinities for one in (arrays, arrays[:1], arrays[1:])]
     assert lost == [True, False, False]
@@ -269,16 +255,12 @@ def test_doubles_and_integers_have_all_their_bits() -> None:
     assert first != second
 
 
-def test_what_is_repeated_has_no_period() -> None:
-    block = np.arange(1000)
-    long = spread(np, block, 10_500, rng())
+def test_what_is_repeated_has_no_period_and_edge_values_share_most_elements_equally() -> None:
+    long = spread(np, np.arange(1000), 10_500, rng())
     assert long.size == 10_500 and (np.bincount(long[:10_000]) == 10).all()
     for length in (1000, 999, 500, 2000):
         assert (long[length:] != long[:-length]).mean() > 0.8
     assert RANDOM_BLOCK > 1 << 20
-
-
-def test_edge_values_share_most_elements_equally() -> None:
     assert "edges" in kinds_of(load_task("merge_attn_states")) and "edges" not in kinds_of(load_task("softmax"))
     declared = Fill(special=tuple(Special(value=value, fraction=0.01) for value in (5, 7, 9)))
     values = draw("edges", declared, (200_000,), "float32", rng())
@@ -322,10 +304,9 @@ def test_integers_of_which_nothing_is_declared_are_of_all_sizes_that_float64_has
 
 
 def test_a_task_of_integers_has_kinds_of_contents() -> None:
-    task = load_task(str(Path(__file__).resolve().parent.parent / "candidates" / "tasks" / "row_sum"))
+    task = load_task(str(TASKS / "candidates" / "tasks" / "row_sum"))
     assert kinds_of(task) == WHOLE
-    steps = plan(task, GPU, seed=0)
-    assert {one.contents.kind for one in steps if one.derived} == set(WHOLE)
+    assert {one.contents.kind for one in plan(task, GPU, seed=0) if one.derived} == set(WHOLE)
 
 
 @pytest.mark.parametrize(
@@ -553,10 +534,14 @@ def test_made_up_sizes_keep_to_fills_and_cost_no_more_than_the_task_s_own() -> N
     further = draw_shapes(SPMV, "cpu", 20, seed=1)
     assert len(further) == 20 and all(SPMV.allows(one) for one in further)
     assert max(array_bytes(SPMV, one) for one in further) <= array_bytes(SPMV, SPMV.workloads[0])
-    narrow = SPMV.model_copy(
-        update={"arguments": (SPMV.arguments[0].model_copy(update={"dtype": "int8"}), *SPMV.arguments[1:])}
-    )
+    starts = SPMV.arguments[0].model_copy(update={"dtype": "int8"})
+    narrow = SPMV.model_copy(update={"arguments": (starts, *SPMV.arguments[1:])})
     assert max(one.workload.sizes["nnz"] for one in plan(narrow, CPU, 3) if one.derived) <= 127
+    # A failure on them says whose they are.
+    strict = GATHER.model_copy(update={"reference": GATHER.reference.replace("return", "assert n > 99; return", 1)})
+    smaller = strict.workloads[0].model_copy(update={"sizes": {"V": 5, "n": 3, "d": 2}, "name": "5x3x2 (made smaller)"})
+    with pytest.raises(TaskError, match=r"\(made smaller\) \(sizes that Tunesmith chose.*AssertionError"):
+        examine_reference(strict, smaller, 0, twice=False)
 
 
 @pytest.mark.parametrize("name", ["gather", "spmv"])
@@ -570,13 +555,6 @@ def test_a_kernel_is_checked_on_made_up_shapes_of_which_none_is_left_out(name: s
         found = json.loads(here("check", right.parent, "--source", file, "--check-time", seconds, "--json").stdout)
         assert found["verdict"] == verdict, found
         assert not [one for one in found["steps"] if "the reference" in one.get("why", "")]
-
-
-def test_a_failure_on_made_up_sizes_says_whose_they_are() -> None:
-    strict = GATHER.model_copy(update={"reference": GATHER.reference.replace("return", "assert n > 99; return", 1)})
-    smaller = strict.workloads[0].model_copy(update={"sizes": {"V": 5, "n": 3, "d": 2}, "name": "5x3x2 (made smaller)"})
-    with pytest.raises(TaskError, match=r"\(made smaller\) \(sizes that Tunesmith chose.*AssertionError"):
-        examine_reference(strict, smaller, 0, twice=False)
 
 
 def test_scalars_may_be_zero_negative_or_fractional_and_differ_by_workload() -> None:
