@@ -45,20 +45,17 @@ KNOWN = Roofline()
 """For a judgement in which the device's roofs do not matter: measuring them takes longer than the rest of it."""
 
 
-@pytest.mark.parametrize(
-    ("outcome", "reason"),
-    [
+def test_an_outcome_has_a_reason() -> None:
+    """A compiler that ran out of memory did not refuse the source."""
+    for outcome, reason in (
         # As NVRTC 13.0 said it under a bound on its address space.
         (CompileFailed("candidate(11): catastrophic error: out of memory"), "compile_crashed"),
         (CompileFailed('candidate(3): error: identifier "memory" is undefined'), "compile_failed"),
         (TimedOut("compile", 6.0), "compile_timeout"),
         (TimedOut("run", 6.0), "timed_out"),
         (Crashed("run", "it is gone"), "crashed"),
-    ],
-)
-def test_an_outcome_has_a_reason(outcome: Outcome, reason: str) -> None:
-    """A compiler that ran out of memory did not refuse the source."""
-    assert reason_of(outcome) == reason
+    ):
+        assert reason_of(outcome) == reason
 
 
 @pytest.fixture(scope="module")
@@ -89,17 +86,13 @@ def test_a_slow_reference_is_not_held_against_the_candidate(task: Task, device: 
     assert once.exists() and judged.accepted, judged
 
 
-@pytest.mark.parametrize(
-    ("statement", "said"),
-    [
+def test_a_reference_that_hangs_or_dies_is_named(task: Task, device: Any) -> None:
+    for statement, said in (
         ("import time; time.sleep(600)", r"took longer than 1 s; most likely the reference scale_add does not end"),
         ("import os; os.abort()", r"SIGABRT.*most likely the reference scale_add ends it"),
-    ],
-)
-def test_a_reference_that_hangs_or_dies_is_named(task: Task, device: Any, statement: str, said: str) -> None:
-    broken = with_reference(task, statement)
-    with pytest.raises(TunesmithError, match=said):
-        verdicts(broken, device, FINE, deadlines=Deadlines(prepare=1.0))
+    ):
+        with pytest.raises(TunesmithError, match=said):
+            verdicts(with_reference(task, statement), device, FINE, deadlines=Deadlines(prepare=1.0))
 
 
 def test_the_device_is_held_from_the_first_buffers_to_the_sanitizer(
@@ -298,14 +291,10 @@ def run(
 
 
 @pytest.mark.parametrize("runners", [1, 3])
-def test_all_steps_are_done_once_and_passed_in_order(runners: int) -> None:
+def test_all_steps_are_done_once_and_the_first_wrong_one_in_the_plan_decides(runners: int) -> None:
     findings, done = run([pretended_step() for _ in range(40)], runners)
     assert sorted(done) == list(range(40)) and findings.wrong() is None
     assert [one.step for one in findings.passed()] == [str(place) for place in range(40)]
-
-
-@pytest.mark.parametrize("runners", [1, 3])
-def test_the_first_wrong_step_in_the_plan_decides(runners: int) -> None:
     # The first of the two is slower: with several processes the second is known before it.
     steps = [pretended_step(), pretended_step(wrong=True, seconds=0.3), pretended_step(wrong=True)]
     findings, done = run([*steps, *(pretended_step() for _ in range(200))], runners)
@@ -353,19 +342,14 @@ def test_the_device_is_free_while_all_that_are_left_wait() -> None:
     assert lock.release.called
 
 
-def test_the_task_s_own_workloads_use_up_no_time_for_made_up_ones() -> None:
+def test_own_workloads_and_a_first_step_that_does_not_fail_use_up_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else every slow step, whose process is killed, would be a first one again, and nothing would end the verdict."""
     own = [pretended_step(seconds=0.3), pretended_step(seconds=0.05, derived=True)]
     assert not run(own, 1, 0.25)[0].is_spent
     assert run([pretended_step(seconds=0.3, derived=True)], 1, 0.25)[0].is_spent
-
-
-@pytest.mark.parametrize(("before", "after", "counts"), [(True, False, False), (True, True, True)])
-def test_a_first_step_uses_up_time_only_where_it_fails(
-    monkeypatch: pytest.MonkeyPatch, before: bool, after: bool, counts: bool
-) -> None:
-    """Else every slow step, whose process is killed, would be a first one again, and nothing would end the verdict."""
-    monkeypatch.setattr(PretendedRunner, "is_cold", lambda runner, _: after if runner.done else before)
-    assert run([pretended_step(seconds=0.3, derived=True)], 1, 0.25)[0].is_spent == counts
+    for after in (False, True):
+        monkeypatch.setattr(PretendedRunner, "is_cold", lambda runner, _, after=after: after if runner.done else True)
+        assert run([pretended_step(seconds=0.3, derived=True)], 1, 0.25)[0].is_spent == after
 
 
 def made_up(size: int) -> Step:

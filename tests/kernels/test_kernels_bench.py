@@ -69,18 +69,16 @@ def test_a_time_far_below_the_floor_is_an_error(
     assert isinstance(wrong, Implausible) and "work is left out" in wrong.detail
 
 
-@pytest.mark.parametrize("said", [1.0, 1e-9])
 def test_a_first_launch_of_another_length_does_not_decide_that_of_samples(
-    bench: Bench, candidate: Candidate, monkeypatch: pytest.MonkeyPatch, pretended_clock: Any, said: float
+    bench: Bench, candidate: Candidate, monkeypatch: pytest.MonkeyPatch, pretended_clock: Any
 ) -> None:
     pretended_clock(3e-5)
-    usual = visit(bench, candidate)
-    monkeypatch.setattr(
-        bench.device, "once", lambda launch: bench.device.times([bench.device.sequence([launch])]) and said
-    )
-    misled = visit(bench, candidate)
-    assert isinstance(usual, Measured) and isinstance(misled, Measured)
-    assert usual.launches / 3 <= misled.launches <= 3 * usual.launches
+    usual, device = visit(bench, candidate), bench.device
+    for said in (1.0, 1e-9):
+        monkeypatch.setattr(device, "once", lambda one, said=said: device.times([device.sequence([one])]) and said)
+        misled = visit(bench, candidate)
+        assert isinstance(usual, Measured) and isinstance(misled, Measured)
+        assert usual.launches / 3 <= misled.launches <= 3 * usual.launches
 
 
 def test_lines_that_a_candidate_keeps_in_the_last_cache_are_given_up_before_the_next_is_timed(
@@ -399,24 +397,19 @@ def test_equal_kernels_are_rarely_called_different_and_two_per_cent_are_found(
     assert least <= different / comparisons <= most
 
 
-def test_a_comparison_ends_at_its_target_and_goes_on_for_it() -> None:
+def test_a_comparison_ends_at_its_target_and_goes_on_for_it_until_its_budget_is_spent() -> None:
+    def samples(noise: float, rounds: int = 40, budget: float = 1e9, **more: Any) -> Any:
+        return interleaved([kernel(rng, noise, [0.0])] * 2, rounds=rounds, seed=0, budget_seconds=budget, **more)
+
     rng = np.random.default_rng(3)
-    quiet = interleaved([kernel(rng, 1e-4, [0.0])] * 2, rounds=40, seed=0, budget_seconds=1e9, target=0.005)
-    loud = interleaved([kernel(rng, 0.2, [0.0])] * 2, rounds=40, seed=0, budget_seconds=1e9, target=0.005)
-    plain = interleaved([kernel(rng, 0.2, [0.0])] * 2, rounds=40, seed=0, budget_seconds=1e9)
-    assert quiet[0].shape == (measuring.MIN_BLOCKS, measuring.BLOCK_ROUNDS)
-    assert len(loud[0]) == math.ceil(40 * measuring.MAX_ROUNDS_FACTOR / measuring.BLOCK_ROUNDS)
-    assert len(plain[0]) == math.ceil(40 / measuring.BLOCK_ROUNDS)
-
-
-def test_a_comparison_ends_with_its_budget_after_three_blocks() -> None:
-    ticks = itertools.count()
-    rng = np.random.default_rng(5)
-    samples = interleaved(
-        [kernel(rng, 0.1, [0.0])] * 2, rounds=400, seed=0, budget_seconds=5.0, clock=lambda: next(ticks) * 10.0
-    )
-    assert len(samples[0]) == 3
-    wide, narrow = compare(samples[1], samples[0]), compare(samples[1][:, :1], samples[1][:, :1])
+    assert samples(1e-4, target=0.005)[0].shape == (measuring.MIN_BLOCKS, measuring.BLOCK_ROUNDS)
+    longest = math.ceil(40 * measuring.MAX_ROUNDS_FACTOR / measuring.BLOCK_ROUNDS)
+    assert len(samples(0.2, target=0.005)[0]) == longest
+    assert len(samples(0.2)[0]) == math.ceil(40 / measuring.BLOCK_ROUNDS)
+    ticks, rng = itertools.count(), np.random.default_rng(5)
+    first, second = samples(0.1, 400, 5.0, clock=lambda: next(ticks) * 10.0)
+    assert len(first) == 3, "with its budget it ends after three blocks"
+    wide, narrow = compare(second, first), compare(second[:, :1], second[:, :1])
     assert wide.half_width > 0.02 and narrow.half_width == 0.0
 
 
@@ -443,6 +436,12 @@ def test_a_clear_loser_is_dropped_and_says_so() -> None:
     assert not close.dropped and close.samples == precision.max_samples
 
 
+def test_settings_are_no_throttling() -> None:
+    sample = Telemetry(1.5e9, None, 300.0, None, 60.0, ("applications_clocks_setting", "hw_thermal_slowdown"))
+    assert harmful(sample) == ("hw_thermal_slowdown",) and harmful(NoTelemetry("none here")) == ()
+    assert sample.figures() == {"sm_clock_hz": 1.5e9, "power_w": 300.0, "temperature_c": 60.0}
+
+
 @pytest.mark.parametrize(
     "expected, budget, first", [(0.01, 1.0, 6), (0.2, 1.0, 1), (math.inf, 1.0, 1), (0.01, math.inf, 6)]
 )
@@ -456,14 +455,6 @@ def test_samples_that_are_taken_in_any_case_are_taken_together(expected: float, 
     precision = Precision(min_samples=6, max_samples=9, budget_seconds=budget)
     found = sample_until(sample, precision, lambda: 0.0, expected=expected)
     assert counts[0] == first and set(counts[1:]) == {1} and sum(counts) == found.samples == 9
-
-
-def test_settings_are_no_throttling() -> None:
-    reasons = ("applications_clocks_setting", "hw_thermal_slowdown")
-    sample = Telemetry(1.5e9, None, 300.0, None, 60.0, reasons)
-    assert harmful(sample) == ("hw_thermal_slowdown",)
-    assert sample.figures() == {"sm_clock_hz": 1.5e9, "power_w": 300.0, "temperature_c": 60.0}
-    assert harmful(NoTelemetry("none here")) == ()
 
 
 @pytest.mark.parametrize(

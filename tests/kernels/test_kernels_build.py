@@ -300,7 +300,7 @@ def test_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         *({"TUNESMITH_CACHE_MIB": x} for x in ("big", "0", "nan")),
     ):
         with pytest.raises(TunesmithError, match=r"^TUNESMITH_CACHE.*\.$"):
-            open_cache(given)
+            open_cache(names)
 
 
 REFUSED = {

@@ -106,9 +106,13 @@ def test_hostile_text_is_refused_at_a_column(text: str, wanted: str) -> None:
     assert message.encode(), "the message can be printed"
 
 
-def test_ten_megabytes_are_refused() -> None:
+def test_ten_megabytes_are_refused_and_an_unknown_name_is_told_in_full() -> None:
     with pytest.raises(ExpressionError, match=r"^An expression is at most 8000 characters long; this one has \d+\.$"):
         parse("1+" * 5_000_000)
+    with pytest.raises(ExpressionError) as caught:
+        parse("VEC * dd <= 4").require({"VEC", "d"})
+    said = "In the expression `VEC * dd <= 4`, column 7: the name 'dd' is not defined; did you mean 'd'?"
+    assert str(caught.value) == said
 
 
 EVALUATION = [
@@ -128,14 +132,6 @@ def test_what_has_no_value(text: str, wanted: str) -> None:
     with pytest.raises(ExpressionError) as caught:
         parse(text).evaluate({"a": 4, "T": "float32"})
     assert str(caught.value) == f"In the expression `{text.strip()}`, {wanted}"
-
-
-def test_an_unknown_name_is_told_in_full() -> None:
-    with pytest.raises(ExpressionError) as caught:
-        parse("VEC * dd <= 4").require({"VEC", "d"})
-    assert str(caught.value) == (
-        "In the expression `VEC * dd <= 4`, column 7: the name 'dd' is not defined; did you mean 'd'?"
-    )
 
 
 @pytest.mark.parametrize("text", ["1e999", "1e999 - 1e999", "1e300", "2.5", "n > 3", "'four'"])

@@ -88,20 +88,17 @@ def of(backend: Any, kernel: str) -> list[mutants.Mutant]:
     return mutants.mutants_of(original, 0, set())
 
 
-def with_line(found: list[mutants.Mutant], after: str) -> mutants.Mutant:
-    return next(one for one in found if one.after == after)
-
-
 def test_mutants_are_judged_but_for_those_with_the_kernels_own_code(device: DeviceInfo) -> None:
+    def with_line(found: list[mutants.Mutant], after: str) -> mutants.Mutant:
+        return next(one for one in found if one.after.startswith(after))
+
     found = of("opencl", "silu_and_mul/baseline")
-    wrong = with_line(found, "if (col < d - 1) {")
-    line = mutants.answer(wrong, device, Deadlines(run=60.0), "")
+    line = mutants.answer(with_line(found, "if (col < d - 1) {"), device, Deadlines(run=60.0), "")
     assert line["verdict"] == "rejected" and mutants.counts(line) and mutants.is_killed(line), line
-    tiles = of("opencl", "silu_and_mul/tiles")
-    other = with_line(tiles, "const int first = start + get_local_id(0) / (VEC * ITEMS), step = VEC;")
+    first = "const int first = start + get_local_id(0) / (VEC * ITEMS), step = VEC;"
+    other = with_line(of("opencl", "silu_and_mul/tiles"), first)
     assert mutants.unfit(other, device.limits, device.index) == "same code"
-    nothing = next(one for one in found if one.after.startswith("float load(__global const T/ "))
-    line = mutants.answer(nothing, device, Deadlines(), "")
+    line = mutants.answer(with_line(found, "float load(__global const T/ "), device, Deadlines(), "")
     assert line["reason"] == "compile_failed" and not mutants.counts(line)
 
 
