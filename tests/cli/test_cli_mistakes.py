@@ -22,7 +22,22 @@ from tunesmith.kernels.outcome import Evaluation, WrongResult
 from tunesmith.kernels.spec.task import TaskError
 
 DATA = Path(__file__).resolve().parent.parent / "data"
-COMMANDS = ("space", "tune", "check")
+
+
+@pytest.mark.parametrize("command", ["space", "tune", "check"])
+def test_without_a_device_only_the_tasks_own_backends_are_spoken_of(
+    here: Any, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    for name in ("pyopencl", "cuda.bindings.driver"):
+        monkeypatch.setitem(sys.modules, name, None)
+    for task, words in (
+        (DATA / "scale_add", "has sources for opencl: the package pyopencl is not"),
+        ("gemm", "cuda13"),
+    ):
+        done = here(command, task)
+        others = () if task == "gemm" else ("NVIDIA", "NVML", "--target")
+        assert done.returncode == EXIT_MISTAKE and done.stdout == ""
+        assert words in done.stderr and not any(word in done.stderr for word in others), done.stderr
 
 
 @pytest.fixture
@@ -68,21 +83,8 @@ def test_standard_streams_may_be_closed_or_full(
     assert (done.returncode, done.stdout, done.stderr) == (code, "", said)
 
 
-@pytest.mark.parametrize(
-    ("limit", "code", "words"),
-    [
-        ("1h", EXIT_NOTHING, ("no valid configuration was found", "wrong_result 3", "out[0] is 1, not 2")),
-        ("0.001s", EXIT_UNMEASURED, ("no configuration was measured", "0 of 3 evaluations", "ended by the time limit")),
-    ],
-)
 def test_a_run_without_a_result_has_an_exit_code_and_a_report(
-    tmp_path: Path,
-    device: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    here: Any,
-    limit: str,
-    code: int,
-    words: tuple[str, ...],
+    tmp_path: Path, device: Any, monkeypatch: pytest.MonkeyPatch, here: Any
 ) -> None:
     """On a simulated device; what a real one says of a wrong kernel is tested with the pool."""
 
@@ -95,29 +97,15 @@ def test_a_run_without_a_result_has_an_exit_code_and_a_report(
     simulate_device(monkeypatch)
     measured = SimulatedPool()._evaluate
     monkeypatch.setattr(SimulatedPool, "_evaluate", evaluate)
-    options = ["--evaluations", "3", "--rounds", "1", "--time-limit", limit, "--run-dir", tmp_path / "run"]
-    done = here("tune", DATA / "scale_add" / "task.toml", *options)
-    assert done.returncode == code and all(word in done.stdout for word in words) and "Code:" not in done.stdout
-    assert "Traceback" not in done.stderr
-    assert (tmp_path / "run" / "report.html").is_file() and not (tmp_path / "run" / "best").exists()
-
-
-@pytest.mark.parametrize(
-    ("command", "task", "words"),
-    [
-        *((command, DATA / "scale_add", "has sources for opencl: the package pyopencl is not") for command in COMMANDS),
-        ("space", "gemm", "cuda13"),
-    ],
-)
-def test_without_a_device_only_the_tasks_own_backends_are_spoken_of(
-    here: Any, monkeypatch: pytest.MonkeyPatch, command: str, task: Any, words: str
-) -> None:
-    monkeypatch.setitem(sys.modules, "pyopencl", None)
-    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", None)
-    done = here(command, task)
-    others = () if task == "gemm" else ("NVIDIA", "NVML", "--target")
-    assert done.returncode == EXIT_MISTAKE and done.stdout == ""
-    assert done.stderr.count(words) == 1 and not any(word in done.stderr for word in others), done.stderr
+    nothing = ("no valid configuration was found", "wrong_result 3", "out[0] is 1, not 2")
+    unmeasured = ("no configuration was measured", "0 of 3 evaluations", "ended by the time limit")
+    for limit, code, words in (("1h", EXIT_NOTHING, nothing), ("0.001s", EXIT_UNMEASURED, unmeasured)):
+        run = tmp_path / limit
+        options = ["--evaluations", "3", "--rounds", "1", "--time-limit", limit, "--run-dir", run]
+        done = here("tune", DATA / "scale_add" / "task.toml", *options)
+        assert done.returncode == code and all(word in done.stdout for word in words) and "Code:" not in done.stdout
+        assert "Traceback" not in done.stderr
+        assert (run / "report.html").is_file() and not (run / "best").exists()
 
 
 def test_nothing_is_begun_for_a_reference_that_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,27 +15,20 @@ import pytest
 
 def test_json_and_nothing_else_is_on_standard_output_and_progress_on_standard_error(finished_run: Any) -> None:
     assert finished_run.code == 0, finished_run.stderr
-    shown = json.loads(finished_run.stdout)
-    assert shown.pop("run_dir") == str(finished_run.folder)
-    assert shown == finished_run.summary
+    shown, summary = json.loads(finished_run.stdout), finished_run.summary
+    assert shown == summary | {"run_dir": str(finished_run.folder)}
     assert "measuring the baseline" in finished_run.stderr and "3/3 evaluations" in finished_run.stderr
     assert "Traceback" not in finished_run.stderr and "raylet" not in finished_run.stderr
-
-
-def test_the_summary_says_what_was_found(finished_run: Any) -> None:
-    summary = finished_run.summary
-    assert summary["task"] == "scale_add" and summary["evaluations"] == 3
-    assert summary["ended_by"] == "rounds"
-    assert [row["workload"] for row in summary["tuned"]] == ["16384"]
-    assert [row["workload"] for row in summary["held_out"]] == ["5000"]
+    # What was found.
+    assert (summary["task"], summary["evaluations"], summary["ended_by"]) == ("scale_add", 3, "rounds")
+    assert [[row["workload"] for row in summary[kind]] for kind in ("tuned", "held_out")] == [["16384"], ["5000"]]
     for row in (*summary["tuned"], *summary["held_out"]):
         for figures in (row["general"], row["best"]):
             assert figures["seconds"] > 0 and figures["low"] <= figures["ratio"] <= figures["high"]
             assert figures["verdict"] in ("faster", "slower", "no difference shown")
             assert (figures["verdict"] == "faster") == (figures["high"] < 1)
         assert row["regret"] >= 0
-    assert summary["general"]["config"].keys() == {"GROUP", "ITEMS", "UNROLL"}
-    assert summary["settings"]["seed"] == 7
+    assert summary["general"]["config"].keys() == {"GROUP", "ITEMS", "UNROLL"} and summary["settings"]["seed"] == 7
     assert "99 % interval" in summary["sentence"] and "baseline" in summary["sentence"]
     assert {"tunesmith", "ray", "langgraph", "numpy"} <= summary["versions"].keys()
 
@@ -62,14 +55,20 @@ def test_the_winner_runs_by_itself(finished_run: Any, tmp_path: Any) -> None:
         assert all(f"#define {name} {int(value)}\n" in text for name, value in config.items())
 
 
-def test_report_shows_the_run_again(finished_run: Any, here: Any) -> None:
-    plain = here("report", finished_run.folder)
-    assert plain.returncode == 0 and finished_run.summary["sentence"] in plain.stdout
+def test_report_and_resume_show_the_run_again(finished_run: Any, here: Any) -> None:
+    folder, before = finished_run.folder, finished_run.summary
+    plain = here("report", folder)
+    assert plain.returncode == 0 and before["sentence"] in plain.stdout
     assert any(line.startswith("Checks of ") and " passed" in line for line in plain.stdout.splitlines())
-    assert str(finished_run.folder / "report.html") in plain.stdout
-    assert f"**{finished_run.summary['sentence']}**" in here("report", finished_run.folder, "--markdown").stdout
-    as_json = here("report", finished_run.folder, "--json")
-    assert json.loads(as_json.stdout) == finished_run.summary and as_json.stderr == ""
+    assert str(folder / "report.html") in plain.stdout
+    assert f"**{before['sentence']}**" in here("report", folder, "--markdown").stdout
+    as_json = here("report", folder, "--json")
+    assert json.loads(as_json.stdout) == before and as_json.stderr == ""
+    done = here("resume", folder, "--json")
+    assert done.returncode == 0, done.stderr
+    assert "the run had ended" in done.stderr and "starting workers" not in done.stderr
+    after = json.loads(done.stdout)
+    assert after["general"] == before["general"] and after["tuned"] == before["tuned"]
 
 
 def test_every_measurement_is_in_the_table(finished_run: Any, here: Any, tmp_path: Path) -> None:
@@ -88,15 +87,6 @@ def test_every_measurement_is_in_the_table(finished_run: Any, here: Any, tmp_pat
     assert general in [{name: row[name] for name in general} for row in rows[1:]]
 
 
-def test_resuming_a_finished_run_only_says_so(finished_run: Any, here: Any) -> None:
-    before = finished_run.summary
-    done = here("resume", finished_run.folder, "--json")
-    assert done.returncode == 0, done.stderr
-    assert "the run had ended" in done.stderr and "starting workers" not in done.stderr
-    after = json.loads(done.stdout)
-    assert after["general"] == before["general"] and after["tuned"] == before["tuned"]
-
-
 @pytest.mark.slow
 def test_bench_gives_one_comparison_with_intervals(command: Any, device: Any) -> None:
     done = command("bench", "silu_and_mul", "--config", '{"VEC": 8}', "--workload", "256x4096", "--json")
@@ -107,20 +97,17 @@ def test_bench_gives_one_comparison_with_intervals(command: Any, device: Any) ->
     assert found["launch_floor_seconds"] > 0 and found["artifacts"]["candidate"] and found["artifacts"]["baseline"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "wanted"),
-    [
+def test_best_says_which_kernel_serves_a_shape(finished_run: Any) -> None:
+    for arguments, wanted in (
         (["n=5000"], ""),
         ([], "not nothing, as in: python dispatch.py n=16\n"),
         *(([given], f"not {given}, as in") for given in ("n=-5", "n=abc", "m=5000")),
         (["n=5000", "T=float16"], "Give n, with sizes as whole numbers of at least 1, not n=5000 T=float16"),
-    ],
-)
-def test_best_says_which_kernel_serves_a_shape(finished_run: Any, arguments: list[str], wanted: str) -> None:
-    command = [sys.executable, str(finished_run.folder / "best" / "dispatch.py"), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == (1 if wanted else 0) and wanted in done.stderr
-    assert wanted or done.stdout.split(":")[0] in ("baseline", "general")
+    ):
+        command = [sys.executable, str(finished_run.folder / "best" / "dispatch.py"), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.returncode == (1 if wanted else 0) and wanted in done.stderr
+        assert wanted or done.stdout.split(":")[0] in ("baseline", "general")
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ import statistics
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
@@ -245,15 +245,16 @@ def another(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return write_cuda_run(tmp_path_factory.mktemp("another") / "run", request.param, {}, most=1)
 
 
-def test_the_header_of_any_task_compiles(another: Package, cuda_include: Path) -> None:
-    (header,) = export_run(another.folder, "header").glob("*.hpp")
-    command = ["g++", "-std=c++11", "-fsyntax-only", f"-isystem{cuda_include}", "-xc++", str(header)]
-    subprocess.run(command, check=True)
-
-
-@pytest.mark.parametrize("form", ["torch", "cupy", "hf-kernels"])
-def test_every_form_compiles_and_its_readme_calls_what_it_defines(form: str, another: Package) -> None:
+@pytest.mark.parametrize("form", ["header", "torch", "cupy", "hf-kernels"])
+def test_every_form_compiles_and_its_readme_calls_what_it_defines(
+    form: str, another: Package, cuda_include: Path
+) -> None:
     package, out = another, export_run(another.folder, form)
+    if form == "header":
+        (header,) = out.glob("*.hpp")
+        command = ["g++", "-std=c++11", "-fsyntax-only", f"-isystem{cuda_include}", "-xc++", str(header)]
+        subprocess.run(command, check=True)
+        return
     assert package.explicit_sizes == (["rows", "columns"] if package.name == "flat_scale" else [])
     for path in out.rglob("*.py"):
         compile(path.read_text(encoding="utf-8"), str(path), "exec")
@@ -289,37 +290,28 @@ def test_an_export_says_where_the_kernels_come_from(package: Package, tmp_path: 
     assert set(metadata["digest"]["files"]) == files - {"metadata.json"}
 
 
-def test_mistakes_are_told_in_a_sentence(package: Package, tmp_path: Path) -> None:
+def test_mistakes_and_winners_edited_by_hand_are_a_sentence(package: Package, tmp_path: Path, here: Any) -> None:
     with pytest.raises(TunesmithError, match="is not empty; name a new"):
         export_run(package.folder, "torch", package.folder.parent)
     shutil.copyfile(package.folder / "journal.sqlite", tmp_path / "journal.sqlite")
     with pytest.raises(TunesmithError, match="has no winners to export"):
         export_run(tmp_path, "torch")
-
-
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        ("dispatch.json", lambda text: text.replace('"folder": "general"', '"folder": "../general"')),
-        ("general/launch.json", lambda text: text.replace('"sources"', '"source"')),
-        ("general/kernel-float16.cu", lambda text: text + "// mine"),
-        ("baseline/launch.json", None),
-    ],
-)
-def test_winners_edited_by_hand_are_a_sentence(
-    package: Package, tmp_path: Path, here: Any, name: str, change: Callable[[str], str] | None
-) -> None:
-    """change: None removes the file."""
-    path = shutil.copytree(package.folder, tmp_path / "run") / "best" / name
-    if change is None:
-        path.unlink()
-    else:
-        before = path.read_text()
-        path.write_text(change(before))
-        assert path.read_text() != before
-    done = here("export", path.parents[len(Path(name).parts)], "--as", "header")
-    assert done.returncode == EXIT_MISTAKE and name in done.stderr, done.stderr
-    assert done.stderr.endswith("writes them anew.\n")
+    for name, old, new in (
+        ("dispatch.json", '"folder": "general"', '"folder": "../general"'),
+        ("general/launch.json", '"sources"', '"source"'),
+        ("general/kernel-float16.cu", "}", "} // mine"),
+        ("baseline/launch.json", "", None),
+    ):
+        folder = shutil.copytree(package.folder, tmp_path / name.replace("/", "-"))
+        path = folder / "best" / name
+        if new is None:
+            path.unlink()
+        else:
+            assert old in path.read_text()
+            path.write_text(path.read_text().replace(old, new))
+        done = here("export", folder, "--as", "header")
+        assert done.returncode == EXIT_MISTAKE and name in done.stderr, done.stderr
+        assert done.stderr.endswith("writes them anew.\n")
     assert not [*tmp_path.rglob("*.hpp")]
 
 

@@ -63,10 +63,19 @@ def test_from_the_command_line_to_the_report(here: Any, server: FakeOpenAI, tmp_
     assert KEY not in out + err
 
 
-def test_a_cap_ends_the_calls_and_not_the_run(server: FakeOpenAI, tmp_path: Path) -> None:
-    result = tune(RAW, run_dir=tmp_path, model="tester", base_url=server.base_url, max_calls=4, **OPTIONS)
+def test_a_cap_ends_the_calls_and_not_the_run_and_a_silent_server_does_not_outlast_the_time_limit(
+    server: FakeOpenAI, tmp_path: Path
+) -> None:
+    live: dict[str, Any] = {**OPTIONS, "model": "tester", "base_url": server.base_url}
+    result = tune(RAW, run_dir=tmp_path / "capped", max_calls=4, **live)
     assert result.valid and len(server.requests) == 4
     assert result.summary["models"]["failures"].keys() == {"capped"}
+    server.next(*[HANG] * 9)
+    started = time.monotonic()
+    result = tune(LIBRARY, run_dir=tmp_path / "silent", time_limit=4.0, **live)
+    assert time.monotonic() - started < 40 and len(server.requests) == 4 + 1
+    assert result.summary["models"]["failures"]["out_of_time"] >= 1
+    assert any("The model gives no plan for round 1 (No answer had come" in note for note in result.summary["notes"])
 
 
 def test_one_run_three_ways(server: FakeOpenAI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,16 +134,6 @@ def test_ctrl_c_while_the_server_thinks(here: Any, server: FakeOpenAI, tmp_path:
     assert done.returncode == EXIT_INTERRUPTED and done.stdout == "" and f"tunesmith resume {folder}" in done.stderr
     assert time.monotonic() - started < 20, "nobody waits for the server"
     assert resume(folder).valid and set(ends(folder).values()) == {"ok"}
-
-
-def test_a_silent_server_does_not_outlast_the_time_limit(server: FakeOpenAI, tmp_path: Path) -> None:
-    server.next(*[HANG] * 9)
-    started = time.monotonic()
-    limited = {**OPTIONS, "time_limit": 4.0}
-    result = tune(LIBRARY, run_dir=tmp_path, model="tester", base_url=server.base_url, **limited)
-    assert time.monotonic() - started < 40 and len(server.requests) == 1
-    assert result.summary["models"]["failures"]["out_of_time"] >= 1
-    assert any("The model gives no plan for round 1 (No answer had come" in note for note in result.summary["notes"])
 
 
 def test_a_replay_of_more_rounds_than_recorded_ends_with_what_it_found(server: FakeOpenAI, tmp_path: Path) -> None:
