@@ -149,8 +149,8 @@ def test_the_newer_of_two_entries_stays_and_all_travel_as_a_file(store: ResultsS
     assert other.entries() == store.entries()
 
 
-def test_what_cannot_be_used_is_told_in_a_sentence(store: ResultsStore, tmp_path: Path) -> None:
-    file = tmp_path / "file"
+def test_what_cannot_be_used_is_told_in_a_sentence_and_leaves_no_run(store: ResultsStore, tmp_path: Path) -> None:
+    file = tmp_path / "file.json"
     with pytest.raises(HistoryError, match="cannot be read"):
         store.read_file(file)
     file.write_text("no database, but long enough to be taken for one" * 40)
@@ -165,6 +165,19 @@ def test_what_cannot_be_used_is_told_in_a_sentence(store: ResultsStore, tmp_path
         file.write_text(text)
         with pytest.raises(HistoryError, match=foreign if text != misspelt else "'second'; did you mean 'seconds'"):
             store.read_file(file)
+    (tmp_path / "empty").mkdir()
+    table = '{"tune_params_keys": ["BM"], "tune_params": {"BM": [1, 2]}, "objective": "time", "cache": '
+    table += '{"1": {"BM": 1, "time": 1.5}, "2": {"BM": 2, "time": 1.0}}}'
+    for name, text, error, sentence in (
+        ("nothing", "", TunesmithError, "--prior"),
+        ("empty", "", JournalError, "is not the folder of a run"),
+        ("file.json", "no table", TunesmithError, "no JSON object"),
+        ("file.json", table, TunesmithError, r"have the parameters BM; .* also need GROUP, ITEMS, UNROLL"),
+    ):
+        file.write_text(text)
+        with pytest.raises(error, match=sentence):
+            run(tmp_path / "run", prior=str(tmp_path / name))
+    assert not (tmp_path / "run").exists()
 
 
 def asks(folder: Path) -> list[dict[str, Any]]:
@@ -188,22 +201,6 @@ def test_resumed_runs_need_no_source(store: ResultsStore, tmp_path: Path, monkey
     store.path.unlink()
     resume(tmp_path / "ended")
     assert asks(tmp_path / "ended") == asks(tmp_path / "whole") and whole.valid
-
-
-def test_what_is_neither_run_nor_table_is_a_sentence_and_leaves_no_run(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "text.json").write_text("no table")
-    text = '{"tune_params_keys": ["BM"], "tune_params": {"BM": [1, 2]}, "objective": "time", "cache": '
-    (tmp_path / "other.json").write_text(text + '{"1": {"BM": 1, "time": 1.5}, "2": {"BM": 2, "time": 1.0}}}')
-    for name, error, sentence in (
-        ("nothing", TunesmithError, "--prior"),
-        ("empty", JournalError, "is not the folder of a run"),
-        ("text.json", TunesmithError, "no JSON object"),
-        ("other.json", TunesmithError, r"have the parameters BM; .* also need GROUP, ITEMS, UNROLL"),
-    ):
-        with pytest.raises(error, match=sentence):
-            run(tmp_path / "run", prior=str(tmp_path / name))
-    assert not (tmp_path / "run").exists()
 
 
 def configs(prior: Prior | None) -> list[dict[str, Any]]:
