@@ -1,6 +1,6 @@
 """The folder of candidates: every bad one is rejected for the right reason, every good one accepted; what PoCL or a
-compiler can judge is judged everywhere, the rest needs a GPU. And the checker itself under test: with one check taken
-out, a wrong candidate passes that it catches otherwise.
+compiler can judge is judged everywhere, the rest needs a GPU. The checker itself under test: with one check taken out,
+a wrong candidate passes that it catches otherwise. And the programs that make mutants of kernels and judge them.
 
 What is looked at in a step (`verify.CHECKS`), the kinds of contents and the reasons of rejections are registries: one
 more entry without its mutant fails here.
@@ -9,6 +9,7 @@ more entry without its mutant fails here.
 from __future__ import annotations
 
 import itertools
+import random
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,6 +23,8 @@ from judging import FOLDER, Fixture, compiler_verdict, edited, fixtures, verdict
 from numpy.typing import NDArray
 
 from tunesmith.actors.workers import Deadlines
+from tunesmith.cli.measure import mutants
+from tunesmith.cli.measure.mutations import edits
 from tunesmith.hw.probe import DeviceInfo, probe_cuda
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.backends import open_compiler, open_device
@@ -358,3 +361,110 @@ def test_each_way_of_changing_inputs_is_another(change: str) -> None:
     differs = (first != second).reshape(64, -1)
     rows = differs.any(axis=1).mean()
     assert {"all": differs.mean() > 0.9, "rows": 0.4 < rows < 0.95, "few": 0 < differs.sum() < 4}[change]
+
+
+SOURCE = """// for (;;) in a comment
+#define STEP 64
+#define TWICE(x) ((x) + (x))
+#if STEP > 8
+#endif
+__kernel void total(__global const float* in, __global float* out, int n, int d) {
+    __local float partial[STEP];
+    float sum = 0.5f;
+    for (int i = 0; i < d; ++i) sum += TWICE(load(in + row * d + i));
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (row >= n) return;
+    out[row] = fmax(sum, partial[row & 0xff]);
+}
+"""
+
+
+def edited_lines(operator: str) -> set[str]:
+    """The changed lines by an operator."""
+    found = set()
+    for edit in edits(SOURCE, ["n", "d"], "opencl", random.Random(0)):
+        if edit.operator == operator:
+            text = SOURCE[: edit.start] + edit.text + SOURCE[edit.end :]
+            found |= {line.strip() for line in set(text.splitlines()) - set(SOURCE.splitlines())}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("operator", "line"),
+    [
+        ("guard", "for (int i = 0; i <= d; ++i) sum += TWICE(load(in + row * d + i));"),
+        ("guard", "if (0) return;"),
+        ("bound", "for (int i = 0; i < d - 1; ++i) sum += TWICE(load(in + row * d + i));"),
+        ("loop", "for (int i = 0; i < d; i += 2) sum += TWICE(load(in + row * d + i));"),
+        ("loop", "for (int i = 0 + 1; i < d; ++i) sum += TWICE(load(in + row * d + i));"),
+        ("index", "out[row + 1] = fmax(sum, partial[row & 0xff]);"),
+        ("index", "for (int i = 0; i < d; ++i) sum += TWICE(load(in + row * d + i - 1));"),
+        ("stride", "for (int i = 0; i < d; ++i) sum += TWICE(load(in + row * n + i));"),
+        ("stride", "for (int i = 0; i < d; ++i) sum += TWICE(load(in + i * d + row));"),
+        ("min_max", "out[row] = fmin(sum, partial[row & 0xff]);"),
+        ("mask", "out[row] = fmax(sum, partial[row & 127]);"),
+        ("mask", "out[row] = fmax(sum, partial[row | 0xff]);"),
+        ("constant", "float sum = (0.5f + 1.0f);"),
+        ("sign", "#define TWICE(x) ((x) - (x))"),
+    ],
+)
+def test_edits_of_each_operator(operator: str, line: str) -> None:
+    assert line in edited_lines(operator)
+
+
+def test_statements_are_dropped_whole_and_declarations_and_directives_stay() -> None:
+    assert edited_lines("barrier") == {";"}
+    assert {";", "for (int i = 0; i < d; ++i) ;"} == edited_lines("statement")
+    assert any("vstore_half_rte(sum" in line for line in edited_lines("half"))
+    changed = [SOURCE[edit.start : edit.end] for edit in edits(SOURCE, [], "opencl", random.Random(0))]
+    assert "64" not in changed and "8" not in changed
+
+
+@pytest.mark.parametrize(("backend", "least"), [("opencl", 14), ("cuda", 29)])
+def test_every_kernel_has_mutants_and_a_seed_repeats_them(backend: Any, least: int) -> None:
+    both = [[mutants.mutants_of(one, 3, set()) for one in mutants.kernels(backend)] for _ in range(2)]
+    assert both[0] == both[1] and len(both[0]) >= least
+    found = [one for of_kernel in both[0] for one in of_kernel]
+    assert len({one.file for one in found}) == len(found)
+    assert all(one.text != one.original.source for one in found)
+    assert {one.kind for one in found} == {
+        *("guard", "bound", "loop", "index", "stride", "min_max", "mask", "constant", "sign", "operand"),
+        *("barrier", "statement", "half"),
+    }
+
+
+def mutants_of(backend: Any, kernel: str) -> list[mutants.Mutant]:
+    (original,) = (one for one in mutants.kernels(backend) if one.file == kernel)
+    return mutants.mutants_of(original, 0, set())
+
+
+def test_mutants_are_judged_but_for_those_with_the_kernels_own_code(device: DeviceInfo) -> None:
+    def with_line(found: list[mutants.Mutant], after: str) -> mutants.Mutant:
+        return next(one for one in found if one.after.startswith(after))
+
+    found = mutants_of("opencl", "silu_and_mul/baseline")
+    line = mutants.answer(with_line(found, "if (col < d - 1) {"), device, Deadlines(run=60.0), "")
+    assert line["verdict"] == "rejected" and mutants.counts(line) and mutants.is_killed(line), line
+    first = "const int first = start + get_local_id(0) / (VEC * ITEMS), step = VEC;"
+    other = with_line(mutants_of("opencl", "silu_and_mul/tiles"), first)
+    assert mutants.unfit(other, device.limits, device.index) == "same code"
+    line = mutants.answer(with_line(found, "float load(__global const T/ "), device, Deadlines(), "")
+    assert line["reason"] == "compile_failed" and not mutants.counts(line)
+
+
+def test_mutants_in_cuda_are_compiled_without_a_gpu() -> None:
+    pytest.importorskip("cuda.bindings")
+    limits, found = resolve_target("sm_90"), mutants_of("cuda", "transpose/baseline")
+    assert mutants.unfit(next(one for one in found if one.kind == "index"), limits, 0) == ""
+    assert {mutants.unfit(one, limits, 0) for one in found if one.kind == "sign"} == {"", "compile_failed"}
+
+
+def test_shares_have_intervals_and_equivalent_mutants_do_not_count() -> None:
+    low, high = mutants.wilson(297, 300)
+    assert (round(low, 3), round(high, 3)) == (0.971, 0.997)
+    kept = {"candidate": "a", "kernel": "k", "class": "guard", "verdict": "accepted", "reason": "", "printed": ""}
+    killed = kept | {"candidate": "b", "verdict": "rejected", "reason": "mismatch"}
+    equal = kept | {"candidate": "c", "judgement": "equivalent: no row is so long"}
+    found = mutants.summary([kept, killed, equal, kept | {"candidate": "k", "class": ""}])
+    assert found["rejected"].startswith("1 of 2: 50.0%") and found["survivors"] == ["a"]
+    assert found["left_out"] == {"equivalent": 1} and not found["originals_not_accepted"]
