@@ -375,26 +375,21 @@ def kernel(
     return lambda: noisy(rng, noise, drift, seconds * (1 + rng.normal(0, placement)))
 
 
-@pytest.mark.parametrize(
-    ("noise", "placement", "slower", "comparisons", "least", "most"),
-    [
+def test_equal_kernels_are_rarely_called_different_and_two_per_cent_are_found() -> None:
+    for noise, placement, slower, comparisons, least, most in (
         # One in a hundred equal ones is meant to be called different, 1.5 where sampling stops by the width.
         (0.002, 0.0, 1.0, 200, 0.0, 0.03),
         (0.01, 0.003, 1.0, 200, 0.0, 0.03),
         (0.005, 0.0, 1.02, 50, 0.95, 1.0),
-    ],
-)
-def test_equal_kernels_are_rarely_called_different_and_two_per_cent_are_found(
-    noise: float, placement: float, slower: float, comparisons: int, least: float, most: float
-) -> None:
-    rng, verdicts = np.random.default_rng(1), list[str]()
-    for seed in range(comparisons):
-        drift = [0.0]
-        pair = [kernel(rng, noise, drift, seconds, placement) for seconds in (1.0, slower)]
-        samples = interleaved(pair, rounds=40, seed=seed, budget_seconds=1e9, target=0.005)
-        verdicts.append(compare(samples[1], samples[0]).verdict)
-    different = verdicts.count("slower") + (verdicts.count("faster") if slower == 1 else 0)
-    assert least <= different / comparisons <= most
+    ):
+        rng, verdicts = np.random.default_rng(1), list[str]()
+        for seed in range(comparisons):
+            drift = [0.0]
+            pair = [kernel(rng, noise, drift, seconds, placement) for seconds in (1.0, slower)]
+            samples = interleaved(pair, rounds=40, seed=seed, budget_seconds=1e9, target=0.005)
+            verdicts.append(compare(samples[1], samples[0]).verdict)
+        different = verdicts.count("slower") + (verdicts.count("faster") if slower == 1 else 0)
+        assert least <= different / comparisons <= most
 
 
 def test_a_comparison_ends_at_its_target_and_goes_on_for_it_until_its_budget_is_spent() -> None:
