@@ -126,26 +126,22 @@ def test_where_finalists_have_no_energy_the_fastest_is_chosen(tmp_path: Path, mo
     assert row.general.ratio == row.best.ratio < 0.99 * max(seconds(one, row.workload) for one in finalists) / 20e-6
 
 
-@pytest.mark.parametrize(
-    ("changes", "joules", "sentence"),
-    [
+def test_which_devices_have_an_energy_objective_is_known_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = DeviceInfo(backend="cuda", index=0, name="a test's GPU", limits=resolve_target("sm_90"), uuid="GPU-1")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    for changes, joules, sentence in (
         ({"backend": "opencl"}, None, "is an OpenCL device.*choose an NVIDIA GPU"),
         ({"mig": True}, None, "slice of a GPU"),
         ({}, None, "a test's GPU has no energy counter that this user may read"),
         ({}, NoTelemetry("NVML was not found."), "--objective energy: NVML was not found; choose"),
         ({}, 5.0, ""),
-    ],
-)
-def test_which_devices_have_an_energy_objective_is_known_at_the_start(
-    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], joules: Any, sentence: str
-) -> None:
-    gpu = DeviceInfo(backend="cuda", index=0, name="a test's GPU", limits=resolve_target("sm_90"), uuid="GPU-1")
-    counter = joules if isinstance(joules, NoTelemetry) else nullcontext(SimpleNamespace(joules=lambda: joules))
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr("tunesmith.graph.setup.open_telemetry", lambda uuid: counter)
-    with pytest.raises(TunesmithError, match=sentence) if sentence else nullcontext():
-        require_energy(replace(gpu, **changes), make_settings(task="any", objective="energy"))
-    require_energy(gpu, make_settings(task="any"))
+    ):
+        told = SimpleNamespace(joules=lambda joules=joules: joules)
+        counter = joules if isinstance(joules, NoTelemetry) else nullcontext(told)
+        monkeypatch.setattr("tunesmith.graph.setup.open_telemetry", lambda uuid, counter=counter: counter)
+        with pytest.raises(TunesmithError, match=sentence) if sentence else nullcontext():
+            require_energy(replace(gpu, **changes), make_settings(task="any", objective="energy"))
+        require_energy(gpu, make_settings(task="any"))
 
 
 def test_a_time_limit_leaves_room_for_the_energies_of_finalists(tmp_path: Path, device: Any) -> None:

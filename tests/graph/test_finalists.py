@@ -117,16 +117,14 @@ def test_a_general_configuration_that_loses_on_a_held_out_workload_is_for_no_sha
     )
 
 
-@pytest.mark.parametrize(
-    ("ratio", "high", "used"), [(0.80, 0.81, "best"), (0.80, 0.93, "general"), (0.895, 0.8951, "general")]
-)
-def test_the_best_of_a_shape_is_used_where_it_is_shown_to_be_better(ratio: float, high: float, used: str) -> None:
+def test_the_best_of_a_shape_is_used_where_it_is_shown_to_be_better() -> None:
     """The general configuration's ratio is 0.90, and its interval begins at 0.90."""
     general = Winner(template="t", config={"AT": "general"})
     figures = Figures(seconds=0.9, ratio=0.9, low=0.9, high=0.95, verdict="faster")
-    best = {"seconds": ratio, "ratio": ratio, "low": ratio, "high": high, "verdict": "faster"}
-    row = row_of("w", general=figures, best=BestHere(template="t", config={"AT": "best"}, **best))
-    assert dispatched(row, general).config == {"AT": used}
+    for ratio, high, used in ((0.80, 0.81, "best"), (0.80, 0.93, "general"), (0.895, 0.8951, "general")):
+        best = {"seconds": ratio, "ratio": ratio, "low": ratio, "high": high, "verdict": "faster"}
+        row = row_of("w", general=figures, best=BestHere(template="t", config={"AT": "best"}, **best))
+        assert dispatched(row, general).config == {"AT": used}
 
 
 def row_of(workload: str, **fields: Any) -> WorkloadRow:
@@ -296,20 +294,16 @@ def test_in_place_of_rejected_finalists_one_with_a_value_changed_is_measured(tmp
 FAST = {"FAST_MATH": True, "VEC": 4, "BLOCK": 128}
 
 
-@pytest.mark.parametrize(
-    ("rejected", "accepted", "measured", "wanted"),
-    [
+def test_a_defect_is_shared_by_all_rejected_and_by_no_accepted() -> None:
+    two = [FAST, FAST | {"BLOCK": 64}]
+    for rejected, accepted, measured, wanted in (
         ([FAST], [], [FAST | {"VEC": 2}], {}),
-        ([FAST, FAST | {"BLOCK": 64}], [], [FAST | {"FAST_MATH": False, "VEC": 2}], {"FAST_MATH": True}),
-        ([FAST, FAST | {"BLOCK": 64}], [FAST | {"BLOCK": 32, "VEC": 1}], [FAST | {"VEC": 2}], {"VEC": 4}),
-        ([FAST, FAST | {"BLOCK": 64}], [], [FAST], {}),
+        (two, [], [FAST | {"FAST_MATH": False, "VEC": 2}], {"FAST_MATH": True}),
+        (two, [FAST | {"BLOCK": 32, "VEC": 1}], [FAST | {"VEC": 2}], {"VEC": 4}),
+        (two, [], [FAST], {}),
         ([FAST, {"FAST_MATH": False, "VEC": 2, "BLOCK": 64}], [], [FAST | {"VEC": 2}], {}),
-    ],
-)
-def test_a_defect_is_shared_by_all_rejected_and_by_no_accepted(
-    rejected: list[Any], accepted: list[Any], measured: list[Any], wanted: dict[str, Any]
-) -> None:
-    assert common_defect(rejected, accepted, measured) == wanted
+    ):
+        assert common_defect(rejected, accepted, measured) == wanted
 
 
 def test_relaxed_arithmetic_is_changed_first() -> None:

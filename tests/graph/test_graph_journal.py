@@ -325,16 +325,7 @@ def test_a_run_that_cannot_be_written_is_read(ended: Path, reader: str) -> None:
             Journal(place / "run", create=False)
 
 
-@pytest.mark.parametrize(
-    ("code", "remedy"),
-    [
-        (sqlite3.SQLITE_FULL, "make room on the disk, and go on with"),
-        (sqlite3.SQLITE_IOERR_WRITE, "make room on the disk, or copy the run to another disk, and go on with"),
-        (sqlite3.SQLITE_READONLY, "make the folder and its files writable, or copy"),
-        (sqlite3.SQLITE_CORRUPT, "restore the file from a copy"),
-    ],
-)
-def test_each_kind_of_failure_has_its_own_remedy(ended: Path, code: int, remedy: str) -> None:
+def test_each_kind_of_failure_has_its_own_remedy(ended: Path) -> None:
     class Failing:
         def execute(self, *_: object) -> None:
             error = sqlite3.DatabaseError("it failed")
@@ -344,10 +335,16 @@ def test_each_kind_of_failure_has_its_own_remedy(ended: Path, code: int, remedy:
     journal = Journal(ended, create=False)
     journal.close()
     journal._connection = Failing()  # type: ignore[assignment]
-    with pytest.raises(JournalError, match=remedy):
-        journal.append(Asked(number=1, template="t", config={}))
-    with pytest.raises(JournalError, match=remedy.partition(", and")[0]):
-        list(journal.entries(Asked))
+    for code, remedy in (  # noqa: B007, which does not see what the class reads
+        (sqlite3.SQLITE_FULL, "make room on the disk, and go on with"),
+        (sqlite3.SQLITE_IOERR_WRITE, "make room on the disk, or copy the run to another disk, and go on with"),
+        (sqlite3.SQLITE_READONLY, "make the folder and its files writable, or copy"),
+        (sqlite3.SQLITE_CORRUPT, "restore the file from a copy"),
+    ):
+        with pytest.raises(JournalError, match=remedy):
+            journal.append(Asked(number=1, template="t", config={}))
+        with pytest.raises(JournalError, match=remedy.partition(", and")[0]):
+            list(journal.entries(Asked))
 
 
 @pytest.fixture(params=["csv", "wisdom"])

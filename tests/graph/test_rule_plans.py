@@ -207,26 +207,22 @@ def planted(name: str, mark: str) -> Pass:
 DOES_NOT_COMPILE, IS_WRONG = planted("unreadable", "DOES_NOT_COMPILE"), planted("wrong", "WRONG")
 
 
-@pytest.mark.parametrize(
-    ("rules", "withdrawn", "left"),
-    [
+def test_rules_that_break_a_kernel_are_withdrawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("simulated_pool.seconds", lambda config, workload: 1e-5 if config else 2e-5)
+    for rules, withdrawn, left in (
         ((DOES_NOT_COMPILE, *rewriting.RULES), ["unreadable"], {"BLOCK", "VEC", "ITEMS", "BLOCKED"}),
         ((BLOCK_SIZE, IS_WRONG, DOES_NOT_COMPILE), ["unreadable", "wrong"], {"BLOCK"}),
         ((IS_WRONG,), ["wrong"], set()),
-    ],
-)
-def test_rules_that_break_a_kernel_are_withdrawn(
-    rules: tuple[Pass, ...], withdrawn: list[str], left: set[str], monkeypatch: pytest.MonkeyPatch, folder: Path
-) -> None:
-    monkeypatch.setattr(rewriting, "RULES", rules)
-    monkeypatch.setattr("simulated_pool.seconds", lambda config, workload: 1e-5 if config else 2e-5)
-    result, _ = run(folder, None, task=RAW, evaluations=8, rounds=1)
-    [searched] = [one.template for one in events(folder, TemplateAdded)]
-    notes = " ".join(one.sentence for one in events(folder, Noted, "round-1"))
-    assert {one.name for one in searched.parameters} == left
-    for name in withdrawn:
-        assert f"The rule {name} is withdrawn" in notes
-    assert result.summary.general is not None and result.summary.general.template == searched.id
+    ):
+        folder = tmp_path / f"{len(rules)}-rules"
+        with monkeypatch.context() as patch:
+            patch.setattr(rewriting, "RULES", rules)
+            result, _ = run(folder, None, task=RAW, evaluations=8, rounds=1)
+        [searched] = [one.template for one in events(folder, TemplateAdded)]
+        notes = " ".join(one.sentence for one in events(folder, Noted, "round-1"))
+        assert {one.name for one in searched.parameters} == left
+        assert all(f"The rule {name} is withdrawn" in notes for name in withdrawn)
+        assert result.summary.general is not None and result.summary.general.template == searched.id
 
 
 def play(values: list[float], total: int) -> list[int]:

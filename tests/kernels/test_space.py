@@ -367,9 +367,8 @@ def test_every_binding_constraint_is_named() -> None:
     require_points(feasible(template({"block": ["X"]}), [SMALL], H200), tuned)
 
 
-@pytest.mark.parametrize(
-    ("limits", "threads", "shared", "resources", "reason"),
-    [
+def test_launches() -> None:
+    for limits, threads, shared, resources, reason in (
         (H200, 1024, 0, Resources(64, 0), None),
         (H200, 1024, 0, Resources(65, 0), "registers_per_block"),
         (H200, 1056, 0, Resources(16, 0), "threads_per_block"),
@@ -378,11 +377,9 @@ def test_every_binding_constraint_is_named() -> None:
         # A device without registers refuses none.
         (OPENCL, 64, 1 << 20, Resources(None, 0), None),
         (OPENCL, 64, 1 << 20, Resources(None, 4), "shared_per_block"),
-    ],
-)
-def test_launches(limits: DeviceLimits, threads: int, shared: int, resources: Resources, reason: str | None) -> None:
-    rejected = compiler_rejection(limits, Geometry((1, 1, 1), (threads, 1, 1), shared), resources)
-    assert (rejected.reason if rejected else None) == reason
+    ):
+        rejected = compiler_rejection(limits, Geometry((1, 1, 1), (threads, 1, 1), shared), resources)
+        assert (rejected.reason if rejected else None) == reason
 
 
 POINTS = 500

@@ -187,25 +187,20 @@ def test_a_source_of_any_depth_is_read_and_parameters_are_macros_of_what_it_spea
     assert numbers[0] == 448 and set(numbers) >= {64, 7}
 
 
-@pytest.mark.parametrize(
-    ("times", "is_derived", "error", "allowed"),
-    [
+def test_made_up_workloads_are_judged_beside_the_baseline() -> None:
+    task = load_task("softmax")
+    for times, is_derived, error, allowed in (
         (1, False, 0.95, 1.0),
         (1, True, 0.95, 1.9),
         (5, True, 0.95, 5.0),
         (100, True, 0.95, 20.0),
         (100, True, 0.01, 20.0),
-    ],
-)
-def test_made_up_workloads_are_judged_beside_the_baseline(
-    times: int, is_derived: bool, error: float, allowed: float
-) -> None:
-    task = load_task("softmax")
-    sizes = {"n": 1, "d": times * max(one.sizes["d"] for one in task.workloads)}
-    step = Step(task.workloads[0].model_copy(update={"sizes": sizes}), Contents(), is_derived)
-    (found,) = allowed_errors(task, step, ({"out": Deviation(error, 0.1)},), growth(task, step.workload))
-    assert found == {"out": pytest.approx(allowed)}, "sums longer than the task's own lose more"
-    assert Passed("3x7 (drawn), task", {}, {}, True, is_derived).own != is_derived
+    ):
+        sizes = {"n": 1, "d": times * max(one.sizes["d"] for one in task.workloads)}
+        step = Step(task.workloads[0].model_copy(update={"sizes": sizes}), Contents(), is_derived)
+        (found,) = allowed_errors(task, step, ({"out": Deviation(error, 0.1)},), growth(task, step.workload))
+        assert found == {"out": pytest.approx(allowed)}, "sums longer than the task's own lose more"
+        assert Passed("3x7 (drawn), task", {}, {}, True, is_derived).own != is_derived
 
 
 def test_equal_terms_one_after_the_other_may_round_the_same_way_and_infinities_be_lost_beside_extreme_contents() -> (
@@ -309,27 +304,24 @@ def test_a_task_of_integers_has_kinds_of_contents() -> None:
     assert {one.contents.kind for one in plan(task, GPU, seed=0) if one.derived} == set(WHOLE)
 
 
-@pytest.mark.parametrize(
-    ("rms", "baseline", "elements", "longer", "accepted"),
-    [
-        (0.39, 0.2, verifying.ACCURACY_ELEMENTS, 1, True),
-        (0.41, 0.2, verifying.ACCURACY_ELEMENTS, 1, False),
-        (0.24, 0.001, verifying.ACCURACY_ELEMENTS, 1, True),
+def test_less_accurate_is_judged_by_the_baseline_above_a_share_that_grows_with_sums() -> None:
+    task, many = load_task("fused_add_rmsnorm"), verifying.ACCURACY_ELEMENTS
+    longest = max(one.sizes["d"] for one in task.workloads)
+    assert growth(task, task.workloads[0]) == 1
+    for rms, baseline, elements, longer, accepted in (
+        (0.39, 0.2, many, 1, True),
+        (0.41, 0.2, many, 1, False),
+        (0.24, 0.001, many, 1, True),
         (0.41, 0.2, 3, 1, True),
         # A sum in order of 32768 float32 squares has a quarter of a tolerance that is meant for 14336.
-        (0.5, 0.004, verifying.ACCURACY_ELEMENTS, 1, False),
-        (0.5, 0.004, verifying.ACCURACY_ELEMENTS, 3, True),
-    ],
-)
-def test_less_accurate_is_judged_by_the_baseline_above_a_share_that_grows_with_sums(
-    rms: float, baseline: float, elements: int, longer: int, accepted: bool
-) -> None:
-    task = load_task("fused_add_rmsnorm")
-    longest = max(one.sizes["d"] for one in task.workloads)
-    grown = growth(task, task.workloads[0].model_copy(update={"sizes": {"n": 1, "d": longer * longest}}))
-    assert grown == longer and growth(task, task.workloads[0]) == 1
-    found, standard = {"out": Deviation(0.9, rms)}, {"out": Deviation(0.4, baseline)}
-    assert (less_accurate(found, standard, {"out": elements}, grown * verifying.ACCURACY_FREE) is None) == accepted
+        (0.5, 0.004, many, 1, False),
+        (0.5, 0.004, many, 3, True),
+    ):
+        grown = growth(task, task.workloads[0].model_copy(update={"sizes": {"n": 1, "d": longer * longest}}))
+        assert grown == longer
+        found, standard = {"out": Deviation(0.9, rms)}, {"out": Deviation(0.4, baseline)}
+        worse = less_accurate(found, standard, {"out": elements}, grown * verifying.ACCURACY_FREE)
+        assert (worse is None) == accepted, (rms, baseline)
 
 
 @pytest.mark.parametrize("dtype", [one.name for one in DTYPES.values() if one.is_float])

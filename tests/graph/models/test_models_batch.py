@@ -159,30 +159,24 @@ def test_an_error_line_is_a_failure(batch: Any, air: Path, waiting: str, line: A
     assert batch().failure() == failed, "what the roles have seen stays"
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
+def test_a_broken_line_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    write_answer(tmp_path, "good")
+    good, choice = path.read_bytes(), '{"custom_id": "a", "response": {"body": {"choices": [{}]}}}\n'
+    for text, said in (
         ('{"custom_id": "a", "respo', "Unterminated string"),
         ("[1, 2]\n", "it is not a JSON object with a custom_id"),
         ('{"response": null}\n', "it is not a JSON object with a custom_id"),
         ('{"custom_id": "a"}\n', "it has neither a response nor an error"),
         ('{"custom_id": "a", "response": "yes"}\n', "response must be an object"),
-        (
-            '{"custom_id": "a", "response": {"body": {"choices": [{}]}}}\n',
-            "response.body is not a chat completion: choices.0.message",
-        ),
+        (choice, "response.body is not a chat completion: choices.0.message"),
         ("\xff\xfe\n", "'utf-8' codec can't decode"),
-    ],
-)
-def test_a_broken_line_is_named(tmp_path: Path, text: str, said: str) -> None:
-    path = tmp_path / "answers.jsonl"
-    write_answer(tmp_path, "good")
-    good = path.read_bytes()
-    path.write_bytes(good + text.encode("latin-1"))
-    with pytest.raises(TunesmithError) as raised:
-        read_answers(path)
-    assert f"answers.jsonl, line 2 cannot be used ({said}" in str(raised.value)
-    assert str(raised.value).endswith("): fix the line, take it out, or copy the file again.")
+    ):
+        path.write_bytes(good + text.encode("latin-1"))
+        with pytest.raises(TunesmithError) as raised:
+            read_answers(path)
+        assert f"answers.jsonl, line 2 cannot be used ({said}" in str(raised.value)
+        assert str(raised.value).endswith("): fix the line, take it out, or copy the file again.")
     path.write_bytes(good.rstrip() + b"\r\n\r\n")
     assert read_answers(path).keys() == {"good"}
 
