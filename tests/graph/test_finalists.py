@@ -299,7 +299,7 @@ def test_a_defect_is_shared_by_all_rejected_and_by_no_accepted() -> None:
     for rejected, accepted, measured, wanted in (
         ([FAST], [], [FAST | {"VEC": 2}], {}),
         (two, [], [FAST | {"FAST_MATH": False, "VEC": 2}], {"FAST_MATH": True}),
-        (two, [FAST | {"BLOCK": 32, "VEC": 1}], [FAST | {"VEC": 2}], {"VEC": 4}),
+        (two, [FAST | {"BLOCK": 32, "VEC": 1}], [{"FAST_MATH": False, "VEC": 2, "BLOCK": 128}], {"VEC": 4}),
         (two, [], [FAST], {}),
         ([FAST, {"FAST_MATH": False, "VEC": 2, "BLOCK": 64}], [], [FAST | {"VEC": 2}], {}),
     ):

@@ -235,6 +235,7 @@ def test_the_least_recently_used_go_first_and_the_bound_holds(tmp_path: Path) ->
             os.utime(path, (time.time() - 1000 + age,) * 2)
         if age == 10:
             assert cache.get(names[0]) == ARTIFACT, "used again, it is the newest"
+    assert len(entries(tmp_path)) < len(names), "the bound holds without being asked for"
     total = cache.evict()
     assert total <= cache.max_bytes and total == sum(path.stat().st_size for path in entries(tmp_path))
     assert cache.get(names[0]) == ARTIFACT and cache.get(names[-1]) == ARTIFACT
