@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 from journal_rows import rows
-from model_runs import RAW
-from scripted_models import SOURCE, Script, Scripted, branch, explain, plan, rewrite, template
+from model_runs import RAW, SOURCE, Script, Scripted, branch, explain, plan, rewrite, template
 
 from tunesmith.cli.commands.ablate import print_ablation
 from tunesmith.graph.models.calls import ModelCall, ModelFailed, Waiting

@@ -10,8 +10,7 @@ from typing import Any
 import click
 import pytest
 from journal_rows import Killed, rows
-from model_runs import LIBRARY, go_on, keys, run
-from scripted_models import branch, explain, plan, template
+from model_runs import LIBRARY, branch, explain, go_on, keys, plan, run, template
 
 from tunesmith.cli.view.live import ask_on
 from tunesmith.graph import resume, tune

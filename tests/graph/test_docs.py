@@ -17,8 +17,7 @@ from unittest.mock import patch
 import pytest
 from journal_rows import rows
 from langgraph.types import Command
-from model_runs import LIBRARY, RAW, run
-from scripted_models import SOURCE, branch, explain, plan, template
+from model_runs import LIBRARY, RAW, SOURCE, branch, explain, plan, run, template
 from simulated_pool import simulate_device
 
 from tunesmith.cli.main import main

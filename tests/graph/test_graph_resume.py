@@ -17,9 +17,8 @@ from typing import Any
 
 import pytest
 from journal_rows import Killed, Row, end_after, rows
-from model_runs import ModelPool, go_on, keys
+from model_runs import SOURCE, ModelPool, branch, explain, go_on, keys, plan, template
 from model_runs import run as model_run
-from scripted_models import SOURCE, branch, explain, plan, template
 from simulated_pool import SCALE_ADD, SimulatedPool, tuned
 
 from tunesmith.graph import resume

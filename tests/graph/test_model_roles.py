@@ -11,8 +11,7 @@ from typing import Any, cast
 
 import pytest
 from journal_rows import rows
-from model_runs import LIBRARY, RAW, keys, run
-from scripted_models import DATA, SOURCE, Scripted, branch, explain, plan, template
+from model_runs import DATA, LIBRARY, RAW, SOURCE, Scripted, branch, explain, keys, plan, run, template
 
 from tunesmith.graph import tune
 from tunesmith.graph.context import Context

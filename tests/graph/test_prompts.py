@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
-from scripted_models import DATA, template
+from model_runs import DATA, template
 from typer.testing import CliRunner
 
 from tunesmith.cli.main import app

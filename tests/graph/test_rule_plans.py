@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 from journal_rows import events, rows
-from model_runs import RAW, ModelPool, code, plans_of, run
-from scripted_models import SOURCE, branch, plan, rewrite, template
+from model_runs import RAW, SOURCE, ModelPool, branch, code, plan, plans_of, rewrite, run, template
 from simulated_pool import SCALE_ADD, SimulatedPool, add_templates, add_workload, changed
 
 from tunesmith.graph import resume

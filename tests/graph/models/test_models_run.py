@@ -17,9 +17,8 @@ from typing import Any
 import pytest
 from fake_openai import HANG, FakeOpenAI, answer, serve, status
 from journal_rows import rows
-from model_runs import LIBRARY, RAW
+from model_runs import LIBRARY, RAW, explain, plan, template
 from opened_models import KEY
-from scripted_models import explain, plan, template
 
 from tunesmith.cli.app import EXIT_DONE, EXIT_INTERRUPTED, EXIT_MISTAKE, EXIT_WAITING
 from tunesmith.graph import resume, tune
