@@ -135,6 +135,7 @@ CONDITIONS = expressions(
 @example("D * 2 ** 61 > 0")
 @example("(A + 2 ** 61) ** A > 0")
 @example("min(A, 0.5) & 1 == 1")
+@example("(A if B else 'x') == 1")
 @example("(A if B else 0.5) & 1 == 1")
 def test_any_condition_means_on_arrays_what_it_means_on_a_point(text: str) -> None:
     """Also where parameters have values of several types, and where there is no value."""
