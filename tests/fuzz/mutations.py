@@ -132,7 +132,7 @@ def expressions(leaves: Sequence[str], *more: str, most: int = 6) -> st.SearchSt
 
 
 _LITERALS = ["0", "1", "7", "2**40", "10**30", "1e300", "-1", "0.5", "'float16'", "True", "1_000", "0x10", "1j"]
-_REFUSED = ("{0} is {1}", "~{0}", "+{0}", "sizeof({0}, {1}, {2})", "log2({0})", "pow({0})", "len()", "eval({0})")
+_REFUSED = ("{0} is {1}", "~{0}", "+{0}", "sizeof({0})", "log2({0})", "pow({0})", "len()", "eval({0})")
 EXPRESSIONS = st.one_of(
     expressions(["n", "GROUP", "ITEMS", "T", "spare", *_LITERALS], "{0} ** {1}", "{0} << {1}", *_REFUSED, most=12),
     *(st.text(max_size=60), st.text("()[]{}n1.,*+-'\"\\ \n\t\0#:=<>!&|^~@", max_size=40)),
