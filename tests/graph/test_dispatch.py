@@ -112,12 +112,10 @@ def test_shapes_of_a_sort_that_nobody_measured_are_left_to_the_baseline() -> Non
     found = [seen(one, {0: 0.5 if one.sizes["d"] % 8 == 0 else 1.5}) for one in rows]
     wide = fit_rule(found, 1, ["d"])
     assert wide == fit_rule(found, 1) and wide.test == "d % 8 == 0"
-
-
-def test_the_rows_of_a_task_are_where_its_large_arrays_lie() -> None:
-    for name, rows in (("softmax", ("d",)), ("merge_attn_states", ("d",)), ("gemm", ("k", "n"))):
+    # The rows of a task are where its large arrays lie.
+    for name, sizes_of_rows in (("softmax", ("d",)), ("merge_attn_states", ("d",)), ("gemm", ("k", "n"))):
         task = load_task(name)
-        assert row_sizes(task, task.workloads) == rows
+        assert row_sizes(task, task.workloads) == sizes_of_rows
 
 
 def test_types_products_and_divisors_of_sizes_may_decide() -> None:
@@ -144,16 +142,13 @@ def test_a_type_on_which_a_kernel_was_not_shown_faster_gets_the_baseline() -> No
     assert len(fit_rule(apart, 1, types=[half, single]).lines({0: "general", BASELINE: "baseline"})) == 4
 
 
-def test_what_gains_nothing_is_not_told_apart() -> None:
+def test_what_gains_nothing_is_not_told_apart_and_a_path_has_at_most_two_tests() -> None:
     assert fit_rule(drawn(30, lambda _: {0: 0.8, 1: 0.81}), 2) == DispatchRule(use=0, shapes=30)
     assert fit_rule(drawn(30, lambda _: {0: 1.0}), 1).use == BASELINE
     assert fit_rule([], 1) == DispatchRule()
     assert fit_rule(drawn(1, lambda _: {0: 0.5}), 1).use == 0
     # A kernel that cannot be launched costs the baseline's time.
     assert fit_rule(drawn(40, lambda one: {0: 0.5} if one.sizes["n"] > 99 else {}), 1).kernel(workload(4000)) == 0
-
-
-def test_a_path_has_at_most_two_tests() -> None:
     random = np.random.default_rng(3)
     rule = fit_rule(drawn(24, lambda _: {k: float(random.uniform(0.5, 1.5)) for k in range(5)}), 5)
     assert max(line.count("    ") for line in rule.lines(dict.fromkeys(range(BASELINE, 5), "kernel"))) <= 2

@@ -307,13 +307,9 @@ def test_a_defect_is_shared_by_all_rejected_and_by_no_accepted() -> None:
 
 
 def test_relaxed_arithmetic_is_changed_first() -> None:
-    template = load_task("silu_and_mul").sources("cuda").templates[0]
-    parameters = (
-        Parameter(name="VEC", values=(1, 2, 4)),
-        Parameter(name="STAGED", values=(False, True)),
-        Parameter(name="FAST_MATH", values=(False, True)),
-    )
-    template = template.model_copy(update={"parameters": parameters})
+    values: dict[str, tuple[Any, ...]] = {"VEC": (1, 2, 4), "STAGED": (False, True), "FAST_MATH": (False, True)}
+    parameters = tuple(Parameter(name=name, values=listed) for name, listed in values.items())
+    template = load_task("silu_and_mul").sources("cuda").templates[0].model_copy(update={"parameters": parameters})
     rejected = {"VEC": 4, "STAGED": True, "FAST_MATH": True}
     found = variations(template, rejected, {"VEC": 4})
     assert found[0] == rejected | {"FAST_MATH": False} and found[1] == rejected | {"VEC": 2}

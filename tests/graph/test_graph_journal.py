@@ -327,20 +327,23 @@ def test_a_run_that_cannot_be_written_is_read(ended: Path, reader: str) -> None:
 
 def test_each_kind_of_failure_has_its_own_remedy(ended: Path) -> None:
     class Failing:
+        code = 0
+
         def execute(self, *_: object) -> None:
             error = sqlite3.DatabaseError("it failed")
-            error.sqlite_errorcode = code
+            error.sqlite_errorcode = self.code
             raise error
 
-    journal = Journal(ended, create=False)
+    journal, failing = Journal(ended, create=False), Failing()
     journal.close()
-    journal._connection = Failing()  # type: ignore[assignment]
-    for code, remedy in (  # noqa: B007, which does not see what the class reads
+    journal._connection = failing  # type: ignore[assignment]
+    for code, remedy in (
         (sqlite3.SQLITE_FULL, "make room on the disk, and go on with"),
         (sqlite3.SQLITE_IOERR_WRITE, "make room on the disk, or copy the run to another disk, and go on with"),
         (sqlite3.SQLITE_READONLY, "make the folder and its files writable, or copy"),
         (sqlite3.SQLITE_CORRUPT, "restore the file from a copy"),
     ):
+        failing.code = code
         with pytest.raises(JournalError, match=remedy):
             journal.append(Asked(number=1, template="t", config={}))
         with pytest.raises(JournalError, match=remedy.partition(", and")[0]):

@@ -117,13 +117,18 @@ def test_another_measurement_gets_the_same_answer_and_a_note_unless_it_must_be_e
         replay(replay_exact=True).ask(call("moves", "The baseline takes 12.9 us.\nWhat next?"))
 
 
-def test_failures_are_replayed_without_caps_or_waits(live: Any, open_run: Any, server: FakeOpenAI) -> None:
+def test_failures_are_replayed_without_caps_or_waits_and_cost_what_the_recorded_model_costs(
+    live: Any, open_run: Any, server: FakeOpenAI, tmp_path: Path
+) -> None:
+    prices = tmp_path / "prices.toml"
+    prices.write_text("[models]\ntester = { input = 10, output = 20 }\n")
     server.next(status(503), status(503))
-    first = live(model_retries=1, max_calls=1)
+    first = live(model_retries=1, max_calls=1, prices=str(prices))
     answers = [first.ask(call(name))[0] for name in ("a", "b", "c")]
-    assert kinds(answers) == ["server_error", "ok", "capped"]
-    again = open_run("again", model=f"replay:{first.folder}")
+    assert kinds(answers) == ["server_error", "ok", "capped"] and first.account.cost
+    again = open_run("again", model=f"replay:{first.folder}", prices=str(prices), max_cost=1e-9)
     assert [again.ask(call(name))[0] for name in ("a", "b", "c")] == answers
+    assert again.account.cost == first.account.cost, "a replay costs nothing, so caps are nothing to it"
 
 
 def test_a_recording_is_whole_after_a_kill(live: Any, open_run: Any) -> None:
@@ -136,14 +141,3 @@ def test_a_recording_is_whole_after_a_kill(live: Any, open_run: Any) -> None:
     live()
     assert open_run("again", model=f"replay:{run.folder}", replay_exact=True).reply() == reply
     assert len((transcripts / "requests.jsonl").read_text().splitlines()) == 1
-
-
-def test_a_replay_reckons_with_the_recorded_model(open_run: Any, live: Any, tmp_path: Path) -> None:
-    prices = tmp_path / "prices.toml"
-    prices.write_text("[models]\ntester = { input = 10, output = 20 }\n")
-    first = live(prices=str(prices))
-    first.reply()
-    assert first.account.cost
-    again = open_run("again", model=f"replay:{first.folder}", prices=str(prices), max_cost=1e-9)
-    again.reply()
-    assert again.account.cost == first.account.cost, "a replay costs nothing, so caps are nothing to it"
