@@ -257,30 +257,15 @@ def test_its_cuda_sources_compile_and_its_constraint_holds_for_each_workload_by_
     assert [len(feasible(template, [one], limits)) for one in task.workloads] == [15, 10]
 
 
-@pytest.fixture
-def best(task: Task, device: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What a run exports that found one configuration for all shapes, and another for the tuned one."""
+def test_what_is_exported_says_what_other_shapes_need_and_the_program_of_the_page_runs_one(
+    task: Task, device: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a run that found one configuration for all shapes, and another for the tuned one."""
     times = {"{'BLOCK': 64, 'VEC': 4}": 5e-6, "{'BLOCK': 256, 'VEC': 8}": 4e-6, "{}": 20e-6}
     simulate_device(monkeypatch)
     monkeypatch.setattr("simulated_pool.seconds", lambda config, workload: times.get(str(config), 9e-6))
     found = tune(task, run_dir=tmp_path / "run", backend="opencl", strategy="exhaustive", rounds=1)
-    return found.folder / "best"
-
-
-def test_the_program_of_the_page_runs_an_untuned_shape(best: Path, tmp_path: Path) -> None:
-    # PoCL on processors newer than itself needs help, which is no matter of the page.
-    known = (
-        "import pyopencl\nfrom tunesmith.kernels.backends.opencl import name_processor\n"
-        "for platform in pyopencl.get_platforms():\n"
-        "    for one in platform.get_devices():\n        name_processor(one)\n"
-    )
-    (tmp_path / "use.py").write_text(known + blocks("using.md")[0])
-    run = [sys.executable, str(tmp_path / "use.py"), str(best)]
-    done = subprocess.run(run, capture_output=True, text=True, timeout=60, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (0, "right {'BLOCK': 64, 'VEC': 4}\n"), done.stderr
-
-
-def test_what_is_exported_says_what_other_shapes_need(best: Path) -> None:
+    best = found.folder / "best"
     general = json.loads((best / "general" / "launch.json").read_text())
     assert general["launch"] == {"grid": ["ceil_div(n, BLOCK * VEC)"], "block": ["BLOCK"], "shared_bytes": "0"}
     assert [(one["types"], one["source"]) for one in general["sources"]] == [
@@ -292,3 +277,13 @@ def test_what_is_exported_says_what_other_shapes_need(best: Path) -> None:
         ({"n": 1048576}, {"T": "float16"}, "1048576"),
         ({"n": 1000003}, {"T": "float32"}, "general"),
     ]
+    # PoCL on processors newer than itself needs help, which is no matter of the page.
+    known = (
+        "import pyopencl\nfrom tunesmith.kernels.backends.opencl import name_processor\n"
+        "for platform in pyopencl.get_platforms():\n"
+        "    for one in platform.get_devices():\n        name_processor(one)\n"
+    )
+    (tmp_path / "use.py").write_text(known + blocks("using.md")[0])
+    run = [sys.executable, str(tmp_path / "use.py"), str(best)]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "right {'BLOCK': 64, 'VEC': 4}\n"), done.stderr
