@@ -162,7 +162,7 @@ def finished_run(device: Any, command: Any, tmp_path_factory: pytest.TempPathFac
     """`tunesmith tune scale_add --json` from start to end: one round, three evaluations, one finalist."""
     folder = tmp_path_factory.mktemp("finished") / "run"
     task = DATA / "scale_add" / "task.toml"
-    few = ("--evaluations", 3, "--rounds", 1, "--finalists", 1)
+    few = ("--evaluations", 3, "--rounds", 1, "--finalists", 1, "--check-time", 1)
     done = command("tune", task, *few, "--seed", 7, "--run-dir", folder, "--json")
     return FinishedRun(folder, done.stdout, done.stderr, done.returncode)
 

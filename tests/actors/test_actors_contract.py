@@ -3,59 +3,48 @@ contract are left out of a verdict, with the reason, and cost a bounded time."""
 
 from __future__ import annotations
 
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from compiling import write_task
 
 from tunesmith.actors.judging.judge import CandidateVerdict, JudgeOptions, judge
 from tunesmith.actors.workers import Deadlines
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.check.verify import Passed, Skipped
 from tunesmith.kernels.spec.task import Task
+from tunesmith.kernels.spec.template import Template
 
 CHECK = 6.0
 SIZE = 1024
-MAP = "kernel void map(global const float* x, global float* out, float t, int n) {{ int i = get_global_id(0); {} }}"
+MAP = "kernel void run(global const float* x, global float* out, float t, int n) {{ int i = get_global_id(0); {} }}"
 PLAIN = "if (i < n) out[i] = x[i] * t;"
 
 
 def task(
     reference: str = "x * t", plain: str = PLAIN, candidate: str = "", *, before: str = "pass", **changed: Any
 ) -> Task:
-    """out = map(x, t). reference: an expression of x and t; before: a statement in front of it; plain, candidate: the
+    """out = run(x, t). reference: an expression of x and t; before: a statement in front of it; plain, candidate: the
     bodies of kernels; changed: keys of the template."""
-
-    def template(body: str, name: str, **more: Any) -> dict[str, Any]:
-        launch = {"grid": ["ceil_div(n, 64)"], "block": ["64"]}
-        source = MAP.format(body)
-        return {"name": name, "backend": "opencl", "source": source, "entry": "map", "launch": launch, **more}
-
-    return Task.model_validate(
-        {
-            "name": "map",
-            "entry": "map",
-            "arguments": [
-                {"name": "x", "role": "in", "dtype": "float32", "shape": ["n"], "fill": {"scale": 10.0}},
-                {"name": "out", "role": "out", "dtype": "float32", "shape": ["n"]},
-                {"name": "t", "role": "scalar", "dtype": "float32", "value": "3"},
-                {"name": "n", "role": "scalar", "dtype": "int32", "value": "n"},
-            ],
-            "reference": f"import os, time\nimport numpy as np\ndef map(x, t, n):\n    {before}\n"
-            f"    return {{'out': {reference}}}\n",
-            "reference_name": "map",
-            "bytes": "8 * n",
-            "tolerance": {"float32": {"rtol": 1e-4, "atol": 1e-5}},
-            "workloads": [{"name": "own", "sizes": {"n": SIZE}, "types": {}}],
-            "backends": {
-                "opencl": {
-                    "baseline": {"template": template(plain, "plain")},
-                    "templates": [template(candidate or plain, "candidate", **changed)],
-                }
-            },
-        }
-    )
+    arguments = "x in float32 n | scale = 10.0; out out float32 n; t scalar float32 3; n scalar int32 n"
+    function = f"import os, time\n    import numpy as np\n    x, t = inputs['x'], inputs['t']\n    {before}\n"
+    with tempfile.TemporaryDirectory() as folder:
+        made = write_task(
+            Path(folder),
+            arguments,
+            f"n = {SIZE}",
+            source=MAP.format(plain),
+            reference=f"{function}    return {{'out': {reference}}}",
+            launch='grid = ["ceil_div(n, 64)"], block = [64]',
+            tables="[tolerance]\nfloat32 = { rtol = 1e-4, atol = 1e-5 }",
+        )
+    sources, own = made.sources("opencl"), made.workloads[0].model_copy(update={"name": "own"})
+    template = sources.baseline.template.model_dump() | {"name": "candidate", "source": MAP.format(candidate or plain)}
+    sources = sources.model_copy(update={"templates": (Template.model_validate(template | changed),)})
+    return made.model_copy(update={"workloads": (own,), "backends": {"opencl": sources}})
 
 
 def verdict(made: Task, device: Any, check: float = CHECK, only: str | None = None, seed: int = 1) -> CandidateVerdict:
@@ -103,19 +92,16 @@ def test_a_rejection_on_a_made_up_scalar_or_size_names_what_to_write(device: Any
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("reference", "plain", "step"),
-    [
+def test_errors_that_reach_no_result_leave_nothing_out(device: Any) -> None:
+    for reference, plain, step in (
         # It chooses by `where` among results, some of which divide by zero.
         ("np.where(x == 0, t, t / x)", "out[i] = x[i] == 0 ? t : t / x[i];", "zeros"),
         # It overflows on the way to a finite result.
         ("t / (1 + np.exp(-x))", "out[i] = t / (1 + exp(-x[i]));", ", large"),
-    ],
-)
-def test_errors_that_reach_no_result_leave_nothing_out(reference: str, plain: str, step: str, device: Any) -> None:
-    found = verdict(task(reference, f"if (i < n) {plain}"), device)
-    assert found.accepted and not skipped(found, "reference")
-    assert any(step in one for one in passed(found))
+    ):
+        found = verdict(task(reference, f"if (i < n) {plain}"), device)
+        assert found.accepted and not skipped(found, "reference")
+        assert any(step in one for one in passed(found))
 
 
 def test_a_reference_that_is_slow_on_made_up_sizes_ends_nothing(device: Any) -> None:
@@ -132,9 +118,9 @@ def test_a_reference_that_is_slow_on_made_up_sizes_ends_nothing(device: Any) -> 
 @pytest.mark.slow
 def test_what_a_reference_imports_is_not_its_time(device: Any, tmp_path: Path) -> None:
     made = task()
-    slow = f"if not os.path.exists(os.path.join({str(tmp_path)!r}, str(os.getpid()))): time.sleep(4)\n"
+    slow = f"import os, time\nif not os.path.exists(os.path.join({str(tmp_path)!r}, str(os.getpid()))): time.sleep(4)\n"
     mark = f"open(os.path.join({str(tmp_path)!r}, str(os.getpid())), 'w').close()\n"
-    made = made.model_copy(update={"reference": made.reference.replace("def map", f"{slow}{mark}def map")})
+    made = made.model_copy(update={"reference": made.reference.replace("def run", f"{slow}{mark}def run")})
     found = verdict(made, device)
     assert found.accepted and not skipped(found, "reference")
 

@@ -1,45 +1,62 @@
-"""The judge on PoCL: whose fault a deadline is, and who has the device meanwhile."""
+"""The judge and a lane on PoCL: whose fault a deadline is, who has the device meanwhile, a process that dies, and steps
+that are spread over processes."""
 
 from __future__ import annotations
 
+import functools
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from tunesmith.actors.judging import judge as judging
 from tunesmith.actors.judging.judge import CandidateVerdict, JudgeOptions, judge, reason_of
-from tunesmith.actors.workers import Deadlines
+from tunesmith.actors.judging.steps import Findings, HeldDevice, StepRunner, run_steps
+from tunesmith.actors.pool.workers import DEVICE_BUSY, PROCESS_GONE, Lane
+from tunesmith.actors.process import pack, unpack
+from tunesmith.actors.workers import Deadlines, LaneReady
 from tunesmith.hw import device_lock as exclusive
 from tunesmith.hw.device_lock import DeviceLock, Holder
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.roofline import Roofline
-from tunesmith.kernels.backends import open_device
+from tunesmith.hw.targets import resolve_target
+from tunesmith.kernels.backends import open_compiler, open_device
+from tunesmith.kernels.build.artifact import Artifact, Candidate, types_key
+from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.check import sanitizer as sanitize
-from tunesmith.kernels.outcome import CompileFailed, Crashed, Outcome, TimedOut
+from tunesmith.kernels.check.plan import Step
+from tunesmith.kernels.check.verify import Passed, Skipped
+from tunesmith.kernels.launch.contents import Contents
+from tunesmith.kernels.measure.timing import Precision
+from tunesmith.kernels.outcome import CompileFailed, Crashed, Measured, Outcome, TimedOut, WrongResult
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.taskfile import load_task
 
 DATA = Path(__file__).resolve().parent.parent / "data"
-FINE, CRASH = 0, 2
+FINE, ENDLESS, CRASH = 0, 1, 2
 KNOWN = Roofline()
 """For a judgement in which the device's roofs do not matter: measuring them takes longer than the rest of it."""
 
 
-@pytest.mark.parametrize(
-    ("outcome", "reason"),
-    [
+def test_an_outcome_has_a_reason() -> None:
+    """A compiler that ran out of memory did not refuse the source."""
+    for outcome, reason in (
         # As NVRTC 13.0 said it under a bound on its address space.
         (CompileFailed("candidate(11): catastrophic error: out of memory"), "compile_crashed"),
         (CompileFailed('candidate(3): error: identifier "memory" is undefined'), "compile_failed"),
         (TimedOut("compile", 6.0), "compile_timeout"),
         (TimedOut("run", 6.0), "timed_out"),
         (Crashed("run", "it is gone"), "crashed"),
-    ],
-)
-def test_an_outcome_has_a_reason(outcome: Outcome, reason: str) -> None:
-    """A compiler that ran out of memory did not refuse the source."""
-    assert reason_of(outcome) == reason
+    ):
+        assert reason_of(outcome) == reason
 
 
 @pytest.fixture(scope="module")
@@ -70,17 +87,13 @@ def test_a_slow_reference_is_not_held_against_the_candidate(task: Task, device: 
     assert once.exists() and judged.accepted, judged
 
 
-@pytest.mark.parametrize(
-    ("statement", "said"),
-    [
+def test_a_reference_that_hangs_or_dies_is_named(task: Task, device: Any) -> None:
+    for statement, said in (
         ("import time; time.sleep(600)", r"took longer than 1 s; most likely the reference scale_add does not end"),
         ("import os; os.abort()", r"SIGABRT.*most likely the reference scale_add ends it"),
-    ],
-)
-def test_a_reference_that_hangs_or_dies_is_named(task: Task, device: Any, statement: str, said: str) -> None:
-    broken = with_reference(task, statement)
-    with pytest.raises(TunesmithError, match=said):
-        verdicts(broken, device, FINE, deadlines=Deadlines(prepare=1.0))
+    ):
+        with pytest.raises(TunesmithError, match=said):
+            verdicts(with_reference(task, statement), device, FINE, deadlines=Deadlines(prepare=1.0))
 
 
 def test_the_device_is_held_from_the_first_buffers_to_the_sanitizer(
@@ -123,3 +136,313 @@ def test_who_has_the_device_is_said(task: Task, device: Any, monkeypatch: pytest
     assert found.accepted
     assert len(said) == 1 and said[0].endswith(" s"), said
     assert said[0].startswith("waiting for the device: pid 28171 on gpu-1, tunesmith tune gemm, for "), said
+
+
+NAME = "16384"
+
+
+@pytest.fixture
+def lane(task: Task, device: Any) -> Iterator[Lane]:
+    made = Lane(task, device.limits, device.index)
+    yield made
+    made.end()
+
+
+@pytest.fixture(scope="module")
+def packed(task: Task, device: Any) -> Callable[[int], bytes]:
+    """A visit with a trouble, as it is sent."""
+    template, workload = task.sources("opencl").templates[0], task.workload(NAME)
+    compiler = open_compiler(device.limits, device.index)
+
+    @functools.cache
+    def give(trouble: int) -> bytes:
+        config: dict[str, Any] = {"GROUP": 16, "TROUBLE": trouble}
+        artifact = compiler.compile(specialise(template, config, workload.types))
+        assert isinstance(artifact, Artifact)
+        made = Candidate(template, config, {types_key(workload): artifact})
+        return pack(made, (NAME,), Precision(budget_seconds=0.02, min_samples=3))
+
+    return give
+
+
+def visit(lane: Lane, data: bytes, seconds: float = 30.0, *, wait: bool = True) -> Any:
+    """wait: until nobody else on this machine uses the device."""
+    if wait:
+        lane.acquire()
+    (result,) = unpack(lane.visit_packed(data, seconds))
+    return result
+
+
+def test_whatever_ends_the_process_is_told_and_the_lane_starts_again(lane: Lane, packed: Any) -> None:
+    """A deadline, a kernel that kills its process, and a kill from outside."""
+
+    def start() -> None:
+        assert isinstance(lane.start(None, [NAME], 0, 60.0), LaneReady)
+        assert isinstance(visit(lane, packed(FINE))[NAME], Measured)
+
+    start()
+    lane.acquire()
+    started = time.monotonic()
+    assert visit(lane, packed(ENDLESS), 1.0) == TimedOut("run", 1.0)
+    assert 1.0 <= time.monotonic() - started < 60.0
+    assert visit(lane, packed(FINE)) == PROCESS_GONE, "there is nothing to run it until the lane was started again"
+    start()
+    found = visit(lane, packed(CRASH))
+    assert isinstance(found, Crashed)
+    start()
+    os.kill(lane._process._process.pid, signal.SIGKILL)
+    found = visit(lane, packed(FINE))
+    assert isinstance(found, Crashed) and "SIGKILL" in found.detail
+    start()
+
+
+def test_a_device_that_others_use_is_busy_until_it_is_acquired(lane: Lane, packed: Any) -> None:
+    ready = lane.start(None, [NAME], 0, 60.0)
+    assert isinstance(ready, LaneReady)
+    with DeviceLock(ready.uuid):
+        assert visit(lane, packed(FINE), wait=False) == DEVICE_BUSY
+    lane.acquire()
+    assert not DeviceLock(ready.uuid).try_acquire()
+    assert isinstance(visit(lane, packed(FINE))[NAME], Measured)
+    with DeviceLock(ready.uuid):
+        pass
+
+
+def test_a_device_whose_lock_cannot_be_had_is_not_waited_for(
+    lane: Lane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNESMITH_LOCK_DIR", str(tmp_path))
+    assert isinstance(lane.start(None, [], 0, 60.0), LaneReady)
+    for path in list(tmp_path.rglob("*.lock")):
+        path.unlink()
+        path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="symbolic link"):
+        lane.acquire()
+    assert lane.waiting_for() == ""
+
+
+def test_the_device_is_held_while_buffers_are_made(task: Task, device: Any, tmp_path: Path) -> None:
+    """Contents are made and the reference computes there, which another process's measurement must not meet."""
+    uuid, seen = open_device(device.limits, device.index).uuid, tmp_path / "seen"
+    look = (
+        f"from tunesmith.hw.device_lock import DeviceLock; file = open({str(seen)!r}, 'a'); "
+        f"lock = DeviceLock({uuid!r}); print(lock.try_acquire(), file=file); lock.release(); file.close()"
+    )
+    body = task.reference.replace(":\n", f":\n    {look}\n", 1)
+    other = next(one.name for one in task.workloads if one.name != NAME)
+    lane = Lane(task.model_copy(update={"reference": body}), device.limits, device.index)
+    try:
+        assert isinstance(lane.start(None, [NAME], 0, 60.0), LaneReady)
+        first = seen.read_text().split()
+        with DeviceLock(uuid):
+            pass
+        lane.acquire()
+        assert lane.run("prepare", [other]) is None
+        with DeviceLock(uuid):
+            pass
+    finally:
+        lane.end()
+    found = seen.read_text().split()
+    assert first and len(found) > len(first) and set(found) == {"False"}
+
+
+KERNELS: Any = (mock.Mock(), mock.Mock(), "not counted")
+TASK = load_task(str(Path(__file__).resolve().parent.parent / "data" / "scale_add" / "task.toml"))
+
+
+def pretended_step(wrong: bool = False, seconds: float = 0.0, nbytes: int = 1, derived: bool = False) -> Any:
+    """wrong: it rejects the kernel; seconds: how long it takes, an error where negative; nbytes: of its workload."""
+    return SimpleNamespace(wrong=wrong, seconds=seconds, workload=nbytes, derived=derived)
+
+
+class PretendedRunner:
+    """Stands for a process; done: who did which step."""
+
+    limits = None
+    task = SimpleNamespace(bytes_of=lambda workload: workload)
+    device = SimpleNamespace(leave=lambda: None)
+
+    def __init__(self, number: int, done: dict[int, int]) -> None:
+        self.number, self.done, self.killed = number, done, threading.Event()
+        self.examiner = SimpleNamespace(kill=self.killed.set)
+
+    def is_cold(self, step: Any) -> bool:
+        return False
+
+    def run(self, step: Any, place: int, findings: Findings, source: object) -> Outcome | Passed:
+        if step.seconds < 0:
+            raise TunesmithError("the task is at fault")
+        self.killed.wait(step.seconds)
+        self.done[place] = self.number
+        return WrongResult("mismatch", "out", str(place)) if step.wrong else Passed(str(place), {}, {}, True)
+
+
+def run(
+    steps: list[Any], count: int, budget: float = 60.0, runners: list[Any] | None = None
+) -> tuple[Findings, dict[int, int]]:
+    """The findings, and who did which step; steps on more than 10 bytes are the first runner's."""
+    done, findings, source = dict[int, int](), Findings(KERNELS, budget), mock.MagicMock()
+    runners = [] if runners is None else runners
+    runners += [PretendedRunner(number, done) for number in range(count)]
+    with mock.patch("tunesmith.actors.judging.steps.excluded", return_value=None):
+        run_steps(runners, steps, 10.0, findings, source)
+    released = [place for ((place,), _) in source.return_value.__enter__.return_value.release.call_args_list]
+    assert sorted(released) == sorted(done)
+    return findings, done
+
+
+@pytest.mark.parametrize("runners", [1, 3])
+def test_all_steps_are_done_once_and_the_first_wrong_one_in_the_plan_decides(runners: int) -> None:
+    findings, done = run([pretended_step() for _ in range(40)], runners)
+    assert sorted(done) == list(range(40)) and findings.wrong() is None
+    assert [one.step for one in findings.passed()] == [str(place) for place in range(40)]
+    # The first of the two is slower: with several processes the second is known before it.
+    steps = [pretended_step(), pretended_step(wrong=True, seconds=0.3), pretended_step(wrong=True)]
+    findings, done = run([*steps, *(pretended_step() for _ in range(200))], runners)
+    assert findings.wrong() == (WrongResult("mismatch", "out", "1"), steps[1])
+    assert [one.step for one in findings.passed()] == ["0"]
+    assert len(done) < 200, "nothing behind it was wanted"
+
+
+def test_large_workloads_are_one_process_alone() -> None:
+    steps = [pretended_step(nbytes=100 if place % 3 == 0 else 1, seconds=0.01) for place in range(30)]
+    findings, done = run(steps, 3)
+    assert len(findings.passed()) == 30
+    assert {done[place] for place in range(0, 30, 3)} == {0}
+    assert len(set(done.values())) > 1
+
+
+def test_an_error_ends_all_processes_at_once() -> None:
+    runners: list[Any] = []
+    slow, wrong = pretended_step(seconds=600.0), pretended_step(seconds=-1.0)
+    with pytest.raises(TunesmithError, match="at fault"):
+        run([slow, wrong, slow], 3, 60.0, runners)
+    assert all(one.killed.is_set() for one in runners)
+
+
+@pytest.mark.slow
+def test_several_processes_give_the_verdict_of_one(device: Any) -> None:
+    template = TASK.sources("opencl").templates[0]
+    question = (template, template.default_config, None)
+    one, several = (
+        judge(TASK, device.limits, device.index, [question], JudgeOptions(3, processes=count))[0] for count in (1, 3)
+    )
+    assert one.accepted and several.accepted
+    assert [step.step for step in one.steps] == [step.step for step in several.steps]
+
+
+def test_the_device_is_free_while_all_that_are_left_wait() -> None:
+    lock: Any = mock.Mock()
+    device = HeldDevice(lock, print)
+    device.take()
+    other = threading.Thread(target=lambda: (device.take(), device.leave()))  # one that has ended
+    other.start()
+    other.join()
+    assert not lock.release.called, "this thread uses it"
+    device.leave()
+    assert lock.release.called
+
+
+def test_own_workloads_and_a_first_step_that_does_not_fail_use_up_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else every slow step, whose process is killed, would be a first one again, and nothing would end the verdict."""
+    own = [pretended_step(seconds=0.3), pretended_step(seconds=0.05, derived=True)]
+    assert not run(own, 1, 0.25)[0].is_spent
+    assert run([pretended_step(seconds=0.3, derived=True)], 1, 0.25)[0].is_spent
+    for after in (False, True):
+        monkeypatch.setattr(PretendedRunner, "is_cold", lambda runner, _, after=after: after if runner.done else True)
+        assert run([pretended_step(seconds=0.3, derived=True)], 1, 0.25)[0].is_spent == after
+
+
+def made_up(size: int) -> Step:
+    workload = TASK.workloads[0].model_copy(update={"sizes": {"n": size}, "name": str(size)})
+    return Step(workload, Contents(), derived=True)
+
+
+def test_the_time_in_which_checks_are_compiled_is_not_the_kernels() -> None:
+    """Else a slow start is taken for a slow kernel, and all larger sizes are left out: a short deadline is only that of
+    a launch, and not of the first one in a process, which loads the kernel."""
+    limits, findings, calls = Deadlines(run=20.0), Findings(KERNELS, 20.0), list[tuple[str, float]]()
+
+    def call(method: str, seconds: float, *_: object) -> float | None:
+        """Like a process in which everything is right."""
+        calls.append((method, seconds))
+        return 0.001 if method == "time_baseline" else None
+
+    examiner: Any = SimpleNamespace(starts=1, call=call)
+    runner = StepRunner(TASK, resolve_target("h200"), limits, examiner, examiner, lambda _: None, Path())
+    short = limits.made_up_step(findings.seconds)
+    assert short < limits.run
+
+    def short_calls(types: dict[str, str]) -> list[str]:
+        calls.clear()
+        workload = TASK.workloads[0].model_copy(update={"types": types})
+        assert runner.try_plain(Step(workload, Contents(), derived=True), findings) is None
+        assert calls[-1] == ("try_baseline", limits.run)
+        return [method for method, seconds in calls if seconds <= short]
+
+    for types in ({"T": "float32"}, {"T": "float16"}):
+        assert short_calls(types) == []
+        assert short_calls(types) == ["time_baseline"]
+    examiner.starts += 1
+    assert short_calls({"T": "float16"}) == []
+
+
+def test_a_plain_kernel_that_overruns_in_a_first_step_rules_out_larger_sizes() -> None:
+    findings = Findings(KERNELS, 20.0)
+
+    def call(method: str, seconds: float, *_: object) -> TimedOut | None:
+        return TimedOut("run", seconds) if method == "try_baseline" else None
+
+    examiner: Any = SimpleNamespace(starts=1, call=call)
+    runner = StepRunner(
+        TASK, resolve_target("h200"), Deadlines(), examiner, examiner, lambda _: None, Path(), baseline_ends=True
+    )
+    assert runner.try_plain(made_up(100), findings) is not None
+    assert runner.is_cold(made_up(100)) and findings.left_out(made_up(8)) is None
+    for size in (100, 200):
+        found = findings.left_out(made_up(size))
+        assert found is not None and found.reason == "time" and "at least as large as 100" in found.why
+
+
+def test_each_edge_of_memory_occurs_on_made_up_sizes_and_all_on_the_task_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+
+    def call(method: str, _: float, *arguments: Any) -> Any:
+        if method == "try_edges":
+            tried.append(arguments[-1])
+        return True if method == "try_edges" else Passed("", {}, {}, True)
+
+    examiner: Any = SimpleNamespace(starts=1, call=call)
+    device: Any = SimpleNamespace(take=lambda: 0.0)
+    runner = StepRunner(TASK, resolve_target("h200"), Deadlines(), examiner, device, lambda _: None)
+    for left_out in ("try_plain", "_cover"):
+        monkeypatch.setattr(StepRunner, left_out, lambda *_: None)
+    for place in range(40):
+        assert isinstance(runner.run(made_up(8), place, Findings(KERNELS, 20.0), mock.MagicMock()), Passed)
+    assert len(tried) == 40 and set(tried) == {"end", "start", "read-only"}
+    tried.clear()
+    runner.run(Step(TASK.workloads[0], Contents()), 0, Findings(KERNELS, 20.0), mock.MagicMock())
+    assert tried == ["end", "start", "read-only"]
+
+
+@pytest.mark.parametrize(("fails_on", "left_out"), [("negative", True), ("zeros", False)])
+def test_a_made_up_scalar_that_the_plain_kernel_is_not_written_for_rejects_nothing(
+    fails_on: str, left_out: bool
+) -> None:
+    """An attention with a negative scale: on which contents a kernel overflows is chance."""
+    wrong = WrongResult("mismatch", "out", "it is inf")
+
+    def call(method: str, _: float, *arguments: Any) -> Any:
+        step = arguments[-1]
+        if method == "try_baseline" and step.contents.kind == fails_on:
+            return Skipped(step.name, "the plain kernel is not right there")
+        return {"verify": wrong, "time_baseline": 0.001}.get(method)
+
+    examiner: Any = SimpleNamespace(starts=1, call=call)
+    device: Any = SimpleNamespace(take=lambda: 0.0)
+    runner = StepRunner(TASK, resolve_target("h200"), Deadlines(), examiner, device, lambda _: None)
+    step = made_up(8)
+    scaled = replace(step, contents=replace(step.contents, scalars=(("scale", -1.0),)))
+    found = runner.run(scaled, 0, Findings(KERNELS, 20.0), mock.MagicMock())
+    assert isinstance(found, Skipped) if left_out else found == wrong
+    assert runner.run(step, 0, Findings(KERNELS, 20.0), mock.MagicMock()) == wrong

@@ -157,15 +157,14 @@ class TestTroubles:
                 assert time.monotonic() - started < 30.0
         assert isinstance(drain(troubled)[2].outcomes["16384"], Measured)
 
-    def test_what_ended_a_lane_is_never_rerun(self, task: Task, found: dict[int, Evaluation], troubled: Pool) -> None:
+    def test_what_ended_a_lane_is_never_rerun_and_a_baseline_that_does_not_compile_fails_all(
+        self, task: Task, found: dict[int, Evaluation], troubled: Pool
+    ) -> None:
         started = time.monotonic()
         assert troubled.evaluate([request(task, ENDLESS, 5)])[0].outcomes == found[ENDLESS].outcomes
         assert time.monotonic() - started < DEADLINES.run
-
-    def test_a_baseline_that_does_not_compile_fails_all_in_a_comparison(self, task: Task, troubled: Pool) -> None:
-        compared = troubled.compare(
-            request(task, NO_COMPILE), [request(task, 0)], "16384", seed=5, rounds=5, budget_seconds=0.05
-        )
+        of = request(task, NO_COMPILE), [request(task, 0)], "16384"
+        compared = troubled.compare(*of, seed=5, rounds=5, budget_seconds=0.05)
         assert [type(result) for result in compared.results] == [CompileFailed]
 
 

@@ -54,9 +54,3 @@ def write(folder: Path, body: str = "return {'out': factor * x}") -> None:
     files = {"task.toml": TASK, "template.toml": TEMPLATE, "baseline.cl": BASELINE, "template.cl": KERNEL}
     for name, text in (files | {"reference.py": REFERENCE.format(body=body)}).items():
         (folder / name).write_text(text)
-
-
-def edit(folder: Path, file: str, old: str, new: str) -> None:
-    text = (folder / file).read_text()
-    assert old in text
-    (folder / file).write_text(text.replace(old, new, 1))

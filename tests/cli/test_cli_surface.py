@@ -1,9 +1,12 @@
-"""What the command line imports, prints and promises, without a run."""
+"""What the command line imports, prints and promises, without a run; its settings; and the budget of `make lint`."""
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,10 +15,13 @@ from typing import Any
 
 import pytest
 import typer
+from rich.console import Console
 
 import tunesmith
 from tunesmith.cli.commands.tune import drive
 from tunesmith.cli.main import COMMANDS
+from tunesmith.cli.view import tables
+from tunesmith.graph.settings import PROFILES, make_settings
 
 HEAVY = {"ray", "langgraph", "langchain_core", "numpy", "sklearn", "scipy", "cupy", "pyopencl", "pynvml", "jinja2"}
 
@@ -63,17 +69,15 @@ def test_the_shell_completes_commands_and_options(environment: dict[str, str]) -
     assert "--seed" in done.stdout.split(), done.stderr
 
 
-def test_every_command_has_help(here: Any) -> None:
+def test_help_devices_and_tasks_are_listed(here: Any, device: Any) -> None:
     shown = here("--help").stdout
     assert all(name in shown for name in COMMANDS)
     assert "..." not in shown.split("Commands:")[1], "what a command does is not cut"
-
-
-def test_devices_and_tasks_as_json(here: Any, device: Any) -> None:
     assert device.name in [entry["name"] for entry in json.loads(here("devices", "--json").stdout)["devices"]]
-    shown = {entry["name"]: entry for entry in json.loads(here("tasks", "--json").stdout)}
-    assert {"silu_and_mul", "fused_add_rmsnorm", "merge_attn_states", "gemm"} <= set(shown)
-    assert all(entry["workloads"] and entry["backends"] for entry in shown.values())
+    listed = {entry["name"]: entry for entry in json.loads(here("tasks", "--json").stdout)}
+    assert {"silu_and_mul", "fused_add_rmsnorm", "merge_attn_states", "gemm"} <= set(listed)
+    assert all(entry["workloads"] and entry["backends"] for entry in listed.values())
+    assert "c[m, n] = a[m, k] @ b[k, n]" in here("tasks").stdout, "brackets are no markup"
 
 
 def test_a_space_as_json_adds_up(here: Any) -> None:
@@ -85,13 +89,6 @@ def test_a_space_as_json_adds_up(here: Any) -> None:
     for found in told["templates"]:
         assert found["cartesian"] == found["feasible"] + sum(entry["points"] for entry in found["rejected"])
         assert found["feasible"] > 0
-
-
-def test_the_graph_is_a_mermaid_drawing(here: Any) -> None:
-    done = here("graph")
-    assert done.returncode == 0
-    assert "graph TD" in done.stdout
-    assert all(role in done.stdout for role in ("plan", "template", "tune", "test"))
 
 
 @pytest.mark.parametrize(
@@ -117,3 +114,83 @@ def test_the_public_names_are_there_and_on_the_page_of_the_api() -> None:
         assert getattr(tunesmith, name).__name__ == name and re.search(rf"^\.\. auto\w+:: {name}$", page, re.MULTILINE)
     with pytest.raises(AttributeError, match="no attribute 'tuned'"):
         tunesmith.tuned  # noqa: B018
+
+
+@pytest.mark.parametrize("width", [20, 40, 52, 53, 54, 80, 160])
+def test_nothing_is_cut_at_any_width(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    monkeypatch.setattr(tables, "console", lambda: out)
+    rows = [
+        ("1048576-float32", "4335.99", "out[n, d] = silu(input[:, :d]), arithmetic in float"),
+        ("65x5003", "1131.67", ""),
+        ("a…b", "", ""),
+    ]
+    headings = ("workload", "baseline", "what it is")
+    tables.print_rows(headings, rows, "a task [/] on [a device", prose=("what it is",))
+    text = re.sub("\x1b\\[[0-9;]*m", "", out.file.getvalue())  # type: ignore[attr-defined]
+    assert all(len(line) <= width for line in text.splitlines())
+    assert "1048576-float32" in text and "4335.99" in text and "1131.67" in text and text.count("…") == 1
+    assert ("──" in text) == (width >= 53)
+    assert "[n,d]=silu(input[:,:d])" in re.sub(r"\s", "", text)
+    assert "a task [/] on [a device" in " ".join(text.split())
+
+
+def test_a_reader_of_progress_that_goes_away_ends_nothing() -> None:
+    program = (
+        "from tunesmith.cli.view.live import view\nfrom tunesmith.graph.progress import Progress\n"
+        "with view() as show:\n    for number in range(3): show(Progress('plan', f'line {number}'))\n"
+        "print('the result')"
+    )
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "wb") as gone:
+        done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=gone, text=True)
+    assert (done.returncode, done.stdout) == (0, "the result\n")
+
+
+def test_the_report_names_a_kernel_without_parameters_and_a_replay_costs_nothing(
+    finished_run: Any, here: Any, tmp_path: Path
+) -> None:
+    """As a model writes one."""
+    failed = {"kind": "compile_failed", "what": "does not compile", "config": {}, "template": "whole-2"}
+    totals = {"calls": 2, "unaccounted": 0, "failed": 0, "prompt_tokens": 9, "completion_tokens": 9, "cost": 0.5}
+    rows = [{"role": "plan", "model": "m", **totals, "seconds": 0.0}]
+    models = {"transport": "replay", "where": "there", "failures": {}, "rows": rows, **totals, "seconds": 0.0}
+    folder = shutil.copytree(finished_run.folder, tmp_path / "run")
+    changes = {"general": {"template": "whole-1", "config": {}}, "failure_examples": [failed], "models": models}
+    (folder / "summary.json").write_text(json.dumps(finished_run.summary | changes))
+    shown = str(here("report", folder).stdout)
+    assert "General configuration: whole-1, a kernel without parameters" in shown
+    assert "such as whole-2, a kernel without parameters: does not compile" in shown
+    assert "2 calls, 18 tokens, no cost, as they are replayed" in shown and "$" not in shown
+
+
+PROGRAM = Path(__file__).parents[2] / ".ci" / "lines.py"
+FUNCTION = "def many(a, b, c, d, e, f, g, h, *rest):\n" + "    pass\n" * 60
+
+
+@pytest.mark.parametrize("over", ["", "hw", "tests", "files", "classes"])
+def test_what_is_over_its_budget_fails(tmp_path: Path, over: str) -> None:
+    bounds = {name: count - (name == over) for name, count in {"files": 1, "classes": 1, "hw": 62, "tests": 3}.items()}
+    lines = [f"{name} = {count}" for name, count in bounds.items()]
+    lines.insert(2, "[tool.tunesmith.lines.rooms]")
+    files = {"hw/a.py": f"class A: ...\n{FUNCTION}", "hw/a.j2": "x\n", "tests/b.py": "class B:\n  x = 1\n\n"}
+    for name, text in (files | {"pyproject.toml": "\n".join(["[tool.tunesmith.lines]", *lines])}).items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    done = subprocess.run([sys.executable, PROGRAM, tmp_path], capture_output=True, text=True)
+    assert done.returncode == bool(over), done
+    assert [line.split()[0] for line in done.stdout.splitlines() if line.endswith("OVER BUDGET")] == [over] * bool(over)
+    assert "hw/a.py:2: many has 61 lines and 9 parameters" in done.stdout
+    assert "templates (.j2): 1 lines, 1 files" in done.stdout
+
+
+@pytest.mark.parametrize("effort", sorted(PROFILES))
+def test_an_effort_profile_sets_what_is_not_given(effort: str) -> None:
+    settings = make_settings(task="any", effort=effort)
+    assert {name: getattr(settings, name) for name in PROFILES[effort]} == PROFILES[effort]
+    assert (effort == "balanced") == (make_settings(task="any") == settings)
+    given = make_settings(task="any", effort=effort, evaluations=7, rounds=3)
+    assert (given.evaluations, given.rounds) == (7, 3) and given.branches == settings.branches
+    # What a run was started with is what it is resumed with, whatever a later version's profile says.
+    assert make_settings(**given.model_dump()) == given

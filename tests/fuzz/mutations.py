@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from hypothesis import strategies as st
@@ -106,25 +107,34 @@ def toml_texts(draw: st.DrawFn, text: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-_NAMES = ["n", "GROUP", "ITEMS", "T", "spare"]
+SHAPES = (
+    *(
+        f"({{0}} {operator} {{1}})"
+        for operator in ("+", "-", "*", "/", "//", "%", "&", "<", "<=", ">", ">=", "==", "!=")
+    ),
+    *(f"{function}({{0}}, {{1}})" for function in ("min", "max", "ceil_div", "round_up")),
+    *(f"{function}({{0}})" for function in ("abs", "ceil", "floor", "is_pow2")),
+    *("(-{0})", "(not {0})", "({0} if {1} else {2})", "({0} in ({1}, {2}))", "({0} not in [{1}, 8])"),
+    "({0} <= {1} < {2})",
+    # A truth value in our language, in Python an operand.
+    *("(not not ({0} and {1}))", "(not not ({0} or {1}))"),
+)
+"""The language of expressions as Python has it, but for powers."""
+
+
+def expressions(leaves: Sequence[str], *more: str, most: int = 6) -> st.SearchStrategy[str]:
+    """Expressions of at most so many leaves, by SHAPES and `more` shapes."""
+
+    def nested(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+        return st.builds(str.format, st.sampled_from((*SHAPES, *more)), inner, inner, inner)
+
+    return st.recursive(st.sampled_from(leaves), nested, max_leaves=most)
+
+
 _LITERALS = ["0", "1", "7", "2**40", "10**30", "1e300", "-1", "0.5", "'float16'", "True", "1_000", "0x10", "1j"]
-_CALLS = ["ceil_div", "round_up", "log2", "is_pow2", "min", "max", "abs", "sizeof", "pow", "len", "eval"]
-_OPERATORS = [" + ", " - ", " * ", " // ", " / ", " % ", " ** ", " << ", " < ", " == ", " and ", " or ", " in ", " is "]
-
-
-def _nested(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    return st.one_of(
-        st.builds("{}{}{}".format, inner, st.sampled_from(_OPERATORS), inner),
-        st.builds("({})".format, inner),
-        st.builds("{}{}".format, st.sampled_from(["-", "not ", "+", "~"]), inner),
-        st.builds("{} if {} else {}".format, inner, inner, inner),
-        st.builds("{}({})".format, st.sampled_from(_CALLS), st.lists(inner, max_size=3).map(", ".join)),
-        st.builds("{} in ({},)".format, inner, inner),
-    )
-
-
+_REFUSED = ("{0} is {1}", "~{0}", "+{0}", "sizeof({0})", "log2({0})", "pow({0})", "len()", "eval({0})")
 EXPRESSIONS = st.one_of(
-    st.recursive(st.sampled_from(_NAMES + _LITERALS), _nested, max_leaves=12),
+    expressions(["n", "GROUP", "ITEMS", "T", "spare", *_LITERALS], "{0} ** {1}", "{0} << {1}", *_REFUSED, most=12),
     *(st.text(max_size=60), st.text("()[]{}n1.,*+-'\"\\ \n\t\0#:=<>!&|^~@", max_size=40)),
 )
 """Expressions by a grammar, and arbitrary texts."""

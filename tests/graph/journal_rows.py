@@ -65,7 +65,7 @@ def events(folder: Path, kind: type[T], stage: str | None = None) -> list[T]:
 def alter(run: Path, *statements: tuple[str, Any]) -> None:
     """Changes the journal of `run` as no program of ours does."""
     connection = sqlite3.connect(run / "journal.sqlite", isolation_level=None)
-    connection.execute("DROP TRIGGER events_stay")
+    connection.execute("DROP TRIGGER IF EXISTS events_stay")
     for statement, values in statements:
         connection.execute(statement, values)
     connection.close()

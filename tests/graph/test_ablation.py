@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 from journal_rows import rows
-from model_runs import RAW
-from scripted_models import SOURCE, Script, Scripted, branch, explain, plan, rewrite, template
+from model_runs import RAW, SOURCE, Script, Scripted, branch, explain, plan, rewrite, template
 
 from tunesmith.cli.commands.ablate import print_ablation
 from tunesmith.graph.models.calls import ModelCall, ModelFailed, Waiting
@@ -153,24 +152,19 @@ class TestArms:
         assert said.startswith("2 run(s) wait: answer ") and said.endswith("then run the same ablation again.")
         assert "resume" not in said and ". " not in said
 
-    def test_another_question_in_the_same_folder_is_refused(self, tmp_path: Path) -> None:
+    def test_another_question_in_the_same_folder_is_refused_and_so_are_mistakes(self, tmp_path: Path) -> None:
         run(tmp_path / "a", arms=["template"])
-        with pytest.raises(TunesmithError, match="holds an ablation with another settings"):
-            run(tmp_path / "a", arms=["template"], evaluations=13)
-        assert len(run(tmp_path / "a", arms=["template", "rewrite"])) == 2, "arms may be added"
-
-    @pytest.mark.parametrize(
-        ("options", "sentence"),
-        [
-            ({"arms": ["guess"]}, "there is no arm 'guess'; they are tree, template.search, template, rewrite"),
+        arms = "there is no arm 'guess'; they are tree, template.search, template, rewrite"
+        for options, sentence in (
+            ({"arms": ["template"], "evaluations": 13}, "holds an ablation with another settings"),
+            ({"arms": ["guess"]}, arms),
             ({"arms": []}, "name each arm once"),
             ({"arms": ["template", "template"]}, "name each arm once"),
             ({"models": None}, "--model: an ablation compares what a model does"),
-        ],
-    )
-    def test_mistakes(self, tmp_path: Path, options: dict[str, Any], sentence: str) -> None:
-        with pytest.raises(TunesmithError, match=sentence):
-            run(tmp_path / "a", **options)
+        ):
+            with pytest.raises(TunesmithError, match=sentence):
+                run(tmp_path / "a", **options)
+        assert len(run(tmp_path / "a", arms=["template", "rewrite"])) == 2, "arms may be added"
 
 
 def repeats(*values: float) -> list[Repeat]:
@@ -194,11 +188,9 @@ class TestArithmetic:
         # Differences of 1, 1.1, 1.1: mean 16/15, standard deviation 0.1/sqrt(3), and 4.302653 as above.
         assert one.ratio == pytest.approx(math.exp(16 / 15))
         assert one.low == pytest.approx(math.exp(16 / 15 - 4.302653 * 0.1 / 3), rel=1e-5)
-
-    def test_one_repeat_has_no_interval(self) -> None:
         (arm, _), (one, _) = compare({"a": repeats(2.0), "b": repeats(3.0)})
-        assert arm.by_shape == pytest.approx(4.0)
-        assert arm.low is None and arm.spread is None and one.low is None and one.ratio == pytest.approx(1.5)
+        assert arm.low is None and arm.spread is None and one.low is None, "one repeat has no interval"
+        assert arm.by_shape == pytest.approx(4.0) and one.ratio == pytest.approx(1.5)
 
 
 @pytest.mark.parametrize(("arm", "rounds"), [("rewrite", 48), ("tree", 24)])

@@ -10,8 +10,7 @@ from typing import Any
 import click
 import pytest
 from journal_rows import Killed, rows
-from model_runs import LIBRARY, go_on, keys, run
-from scripted_models import branch, explain, plan, template
+from model_runs import LIBRARY, branch, explain, go_on, keys, plan, run, template
 
 from tunesmith.cli.view.live import ask_on
 from tunesmith.graph import resume, tune
@@ -64,16 +63,6 @@ def test_an_edited_plan_is_what_is_carried_out_and_explained(tmp_path: Path) -> 
     assert "Planned: bound by compute. A person knows better." in call.messages[1].content
 
 
-def test_two_searches_of_one_template_try_the_seeds_of_both(tmp_path: Path) -> None:
-    folder = waiting(tmp_path, None, task=LIBRARY)
-    file = folder / "plan-1.json"
-    (planned,) = json.loads(file.read_text())["branches"]
-    seeds = [{"GROUP": group, "ITEMS": 4, "UNROLL": 1} for group in (64, 4, 16)]
-    edit(file, branches=[planned | {"seeds": seeds[:2]}, planned | {"parent": "runs", "seeds": seeds[1:]}])
-    resume(folder)
-    assert [event.data["config"] for event in rows(folder, "asked")][:3] == seeds
-
-
 WRONG_PLANS: list[tuple[dict[str, Any], str]] = [
     ({"workloads": ["nowhere"]}, "workloads: there is no nowhere; tuned are 16384"),
     ({"workloads": []}, "workloads: name at least one of 16384"),
@@ -101,8 +90,13 @@ def test_a_plan_that_makes_no_sense_is_refused_and_nothing_is_lost(tmp_path: Pat
     with pytest.raises(PlanError, match="cannot be read"):
         resume(folder)
     file.write_text(kept)
-    edit(file, evaluations=3)
+    # Two searches of one template try the seeds of both.
+    (planned,) = json.loads(kept)["branches"]
+    seeds = [{"GROUP": group, "ITEMS": 4, "UNROLL": 1} for group in (64, 4, 16)]
+    branches = [planned | {"seeds": seeds[:2]}, planned | {"parent": "runs", "seeds": seeds[1:]}]
+    edit(file, evaluations=3, branches=branches)
     assert resume(folder).summary["evaluations"] == 3
+    assert [event.data["config"] for event in rows(folder, "asked")] == seeds
 
 
 @pytest.mark.parametrize("kind", ["plan", "awaiting", "approved"])

@@ -112,24 +112,21 @@ def test_shapes_of_a_sort_that_nobody_measured_are_left_to_the_baseline() -> Non
     found = [seen(one, {0: 0.5 if one.sizes["d"] % 8 == 0 else 1.5}) for one in rows]
     wide = fit_rule(found, 1, ["d"])
     assert wide == fit_rule(found, 1) and wide.test == "d % 8 == 0"
-
-
-def test_the_rows_of_a_task_are_where_its_large_arrays_lie() -> None:
-    for name, rows in (("softmax", ("d",)), ("merge_attn_states", ("d",)), ("gemm", ("k", "n"))):
+    # The rows of a task are where its large arrays lie.
+    for name, sizes_of_rows in (("softmax", ("d",)), ("merge_attn_states", ("d",)), ("gemm", ("k", "n"))):
         task = load_task(name)
-        assert row_sizes(task, task.workloads) == rows
+        assert row_sizes(task, task.workloads) == sizes_of_rows
 
 
-@pytest.mark.parametrize(
-    ("test", "favourable"),
-    [
-        ("T == float", lambda one: one.types["T"] == "float32"),
-        ("n * d <= ", lambda one: one.sizes["n"] * one.sizes["d"] <= 2**18),
-        ("n % 2 == 0", lambda one: one.sizes["n"] % 2 == 0),
-    ],
-)
-def test_types_products_and_divisors_of_sizes_may_decide(test: str, favourable: Callable[[Workload], bool]) -> None:
-    assert fit_rule(drawn(60, lambda one: {0: 0.5 if favourable(one) else 1.4}), 1).test.startswith(test)
+def test_types_products_and_divisors_of_sizes_may_decide() -> None:
+    tests: dict[str, Callable[[Workload], bool]] = {
+        "T == float": lambda one: one.types["T"] == "float32",
+        "n * d <= ": lambda one: one.sizes["n"] * one.sizes["d"] <= 2**18,
+        "n % 2 == 0": lambda one: one.sizes["n"] % 2 == 0,
+    }
+    for test, good in tests.items():
+        rule = fit_rule(drawn(60, lambda one, good=good: {0: 0.5 if good(one) else 1.4}), 1)
+        assert rule.test.startswith(test)
 
 
 def test_a_type_on_which_a_kernel_was_not_shown_faster_gets_the_baseline() -> None:
@@ -145,22 +142,19 @@ def test_a_type_on_which_a_kernel_was_not_shown_faster_gets_the_baseline() -> No
     assert len(fit_rule(apart, 1, types=[half, single]).lines({0: "general", BASELINE: "baseline"})) == 4
 
 
-def test_what_gains_nothing_is_not_told_apart() -> None:
+def test_what_gains_nothing_is_not_told_apart_and_a_path_has_at_most_two_tests() -> None:
     assert fit_rule(drawn(30, lambda _: {0: 0.8, 1: 0.81}), 2) == DispatchRule(use=0, shapes=30)
     assert fit_rule(drawn(30, lambda _: {0: 1.0}), 1).use == BASELINE
     assert fit_rule([], 1) == DispatchRule()
     assert fit_rule(drawn(1, lambda _: {0: 0.5}), 1).use == 0
     # A kernel that cannot be launched costs the baseline's time.
     assert fit_rule(drawn(40, lambda one: {0: 0.5} if one.sizes["n"] > 99 else {}), 1).kernel(workload(4000)) == 0
-
-
-def test_a_path_has_at_most_two_tests() -> None:
     random = np.random.default_rng(3)
     rule = fit_rule(drawn(24, lambda _: {k: float(random.uniform(0.5, 1.5)) for k in range(5)}), 5)
     assert max(line.count("    ") for line in rule.lines(dict.fromkeys(range(BASELINE, 5), "kernel"))) <= 2
 
 
-def test_drawn_shapes_lie_in_the_tasks_ranges_and_are_none_of_its_own() -> None:
+def test_drawn_shapes_lie_in_the_tasks_ranges_are_none_of_its_own_and_of_all_types() -> None:
     task = load_task("silu_and_mul")
     found = draw_shapes(task, "gpu", 30, seed=5)
     own = [*task.workloads_for("gpu", held_out=False), *task.workloads_for("gpu", held_out=True)]
@@ -173,12 +167,9 @@ def test_drawn_shapes_lie_in_the_tasks_ranges_and_are_none_of_its_own() -> None:
     # Where the ranges hold no more, there are fewer.
     few = task.model_copy(update={"workloads": tuple(workload(n, 64) for n in (1, 2, 4))})
     assert [one.sizes["n"] for one in draw_shapes(few, "gpu", 9, seed=0)] == [3]
-
-
-def test_every_combination_of_types_gets_its_share_of_the_drawn_shapes() -> None:
-    """The largest workload in bytes is of the wider type, and has nearly the least size."""
-    own = (workload(1000, 1048), workload(1000, 1000, "float32"))
-    found = draw_shapes(load_task("silu_and_mul").model_copy(update={"workloads": own}), "gpu", 12, seed=0)
+    # The largest workload in bytes is of the wider type, and has nearly the least size.
+    wider = (workload(1000, 1048), workload(1000, 1000, "float32"))
+    found = draw_shapes(task.model_copy(update={"workloads": wider}), "gpu", 12, seed=0)
     for part in (found[::2], found[1::2]):
         assert sorted(one.types["T"] for one in part) == ["float16"] * 3 + ["float32"] * 3
     assert max(one.sizes["d"] for one in found if one.types["T"] == "float32") > 1010
@@ -223,10 +214,10 @@ def test_what_was_measured_before_an_interruption_is_not_measured_again(
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(SimulatedPool, "compare", interrupted)
         run(tmp_path / "run", dispatch_shapes=4)
-    result = resume(tmp_path / "run")
+    found = resume(tmp_path / "run").summary.dispatching
     names = [event.workload.name for event in events(tmp_path / "run", ShapeCompared)]
     assert names[:3] == asked and len(names) == len(set(names)) == 6
-    assert result.summary.dispatching is not None and result.summary.dispatching.tested == 2
+    assert found is not None and found.tested == 2
 
 
 @pytest.mark.parametrize("baseline_fails", [False, True])

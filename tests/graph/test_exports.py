@@ -1,5 +1,6 @@
-"""Exports of CUDA kernels, as far as a machine without a GPU can run them: the host code launches on a driver that
-records its launches. With a GPU each export's own test compares it with the reference."""
+"""best/ and exports of CUDA kernels, as far as a machine without a GPU can run them: the machine code that was
+measured, and host code that launches on a driver which records its launches. With a GPU each export's own test
+compares it with the reference."""
 
 from __future__ import annotations
 
@@ -9,12 +10,15 @@ import hashlib
 import importlib
 import inspect
 import json
+import math
 import os
 import re
 import shutil
+import statistics
+import struct
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
@@ -23,22 +27,31 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_runs import ORIGIN, StubDriver, write_cuda_run
+from cuda_runs import LIMITS, ORIGIN, StubDriver, compared, cuda_context, write_cuda_run
 
 from tunesmith import __version__
 from tunesmith.cli.app import EXIT_MISTAKE
+from tunesmith.graph.context import Context
 from tunesmith.graph.dispatch import draw_shapes
+from tunesmith.graph.journal.records import Verdict, Winner
+from tunesmith.graph.results.best import _requirements, export_best
 from tunesmith.graph.results.exports import Package, export_run
 from tunesmith.graph.results.runtime import (
     ELEMENT_BYTES,
     STORAGE_TYPES,
+    KernelChoice,
     KernelError,
     Kernels,
     Library,
+    PreparedLaunch,
     compile_source,
     evaluate,
 )
+from tunesmith.graph.run import tune
 from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.backends import open_compiler
+from tunesmith.kernels.build.artifact import Artifact, cache_key, open_cache
+from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.task import Workload, geometry
@@ -232,15 +245,16 @@ def another(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return write_cuda_run(tmp_path_factory.mktemp("another") / "run", request.param, {}, most=1)
 
 
-def test_the_header_of_any_task_compiles(another: Package, cuda_include: Path) -> None:
-    (header,) = export_run(another.folder, "header").glob("*.hpp")
-    command = ["g++", "-std=c++11", "-fsyntax-only", f"-isystem{cuda_include}", "-xc++", str(header)]
-    subprocess.run(command, check=True)
-
-
-@pytest.mark.parametrize("form", ["torch", "cupy", "hf-kernels"])
-def test_every_form_compiles_and_its_readme_calls_what_it_defines(form: str, another: Package) -> None:
+@pytest.mark.parametrize("form", ["header", "torch", "cupy", "hf-kernels"])
+def test_every_form_compiles_and_its_readme_calls_what_it_defines(
+    form: str, another: Package, cuda_include: Path
+) -> None:
     package, out = another, export_run(another.folder, form)
+    if form == "header":
+        (header,) = out.glob("*.hpp")
+        command = ["g++", "-std=c++11", "-fsyntax-only", f"-isystem{cuda_include}", "-xc++", str(header)]
+        subprocess.run(command, check=True)
+        return
     assert package.explicit_sizes == (["rows", "columns"] if package.name == "flat_scale" else [])
     for path in out.rglob("*.py"):
         compile(path.read_text(encoding="utf-8"), str(path), "exec")
@@ -276,37 +290,28 @@ def test_an_export_says_where_the_kernels_come_from(package: Package, tmp_path: 
     assert set(metadata["digest"]["files"]) == files - {"metadata.json"}
 
 
-def test_mistakes_are_told_in_a_sentence(package: Package, tmp_path: Path) -> None:
+def test_mistakes_and_winners_edited_by_hand_are_a_sentence(package: Package, tmp_path: Path, here: Any) -> None:
     with pytest.raises(TunesmithError, match="is not empty; name a new"):
         export_run(package.folder, "torch", package.folder.parent)
     shutil.copyfile(package.folder / "journal.sqlite", tmp_path / "journal.sqlite")
     with pytest.raises(TunesmithError, match="has no winners to export"):
         export_run(tmp_path, "torch")
-
-
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        ("dispatch.json", lambda text: text.replace('"folder": "general"', '"folder": "../general"')),
-        ("general/launch.json", lambda text: text.replace('"sources"', '"source"')),
-        ("general/kernel-float16.cu", lambda text: text + "// mine"),
-        ("baseline/launch.json", None),
-    ],
-)
-def test_winners_edited_by_hand_are_a_sentence(
-    package: Package, tmp_path: Path, here: Any, name: str, change: Callable[[str], str] | None
-) -> None:
-    """change: None removes the file."""
-    path = shutil.copytree(package.folder, tmp_path / "run") / "best" / name
-    if change is None:
-        path.unlink()
-    else:
-        before = path.read_text()
-        path.write_text(change(before))
-        assert path.read_text() != before
-    done = here("export", path.parents[len(Path(name).parts)], "--as", "header")
-    assert done.returncode == EXIT_MISTAKE and name in done.stderr, done.stderr
-    assert done.stderr.endswith("writes them anew.\n")
+    for name, old, new in (
+        ("dispatch.json", '"folder": "general"', '"folder": "../general"'),
+        ("general/launch.json", '"sources"', '"source"'),
+        ("general/kernel-float16.cu", "}", "} // mine"),
+        ("baseline/launch.json", "", None),
+    ):
+        folder = shutil.copytree(package.folder, tmp_path / name.replace("/", "-"))
+        path = folder / "best" / name
+        if new is None:
+            path.unlink()
+        else:
+            assert old in path.read_text()
+            path.write_text(path.read_text().replace(old, new))
+        done = here("export", folder, "--as", "header")
+        assert done.returncode == EXIT_MISTAKE and name in done.stderr, done.stderr
+        assert done.stderr.endswith("writes them anew.\n")
     assert not [*tmp_path.rglob("*.hpp")]
 
 
@@ -323,3 +328,128 @@ def test_on_a_gpu_an_exports_own_test_passes(form: str, task: str, tmp_path: Pat
     environment = {**os.environ, "PYTHONPATH": str(out)}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(out)]
     subprocess.run(command, check=True, env=environment, cwd=out, timeout=600)
+
+
+TASK = load_task("silu_and_mul")
+SOURCES = TASK.sources("cuda")
+TEMPLATE = SOURCES.templates[0]
+CONFIG = TEMPLATE.default_config
+WORKLOAD = next(one for one in TASK.workloads if "gpu" in one.devices or not one.devices)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TUNESMITH_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def codes() -> dict[str, Artifact]:
+    """The kernels' machine code, by folder of best/."""
+    found = {}
+    for folder, template in (("general", TEMPLATE), ("baseline", SOURCES.baseline.template)):
+        made = open_compiler(LIMITS).compile(specialise(template, template.default_config, WORKLOAD.types))
+        assert isinstance(made, Artifact)
+        found[folder] = made
+    return found
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Iterator[Context]:
+    with cuda_context(tmp_path / "run", TASK.model_copy(update={"workloads": (WORKLOAD,)})) as made:
+        yield made
+
+
+def export(context: Context, best: Path, code: str, baseline_code: str) -> dict[str, dict[str, Any]]:
+    """the machine code's entries by folder, after a comparison in which code of these digests was timed."""
+    compared(context, WORKLOAD.name, 1e-6, code, baseline_code)
+    export_best(context, best, Verdict(general=Winner(template=TEMPLATE.id, config=CONFIG), sentence=""))
+    found = {}
+    for folder, seconds in (("general", 1e-6), ("baseline", 2e-6)):
+        launch = json.loads((best / folder / "launch.json").read_text())["workloads"][WORKLOAD.name]
+        assert launch["measured_seconds"] == pytest.approx(seconds)
+        about = found[folder] = launch["machine_code"]
+        assert about["file"].endswith(".cubin") and about["architecture"] == "sm_90"
+        assert hashlib.sha256((best / folder / about["file"]).read_bytes()).hexdigest() == about["sha256"]
+    return found
+
+
+def test_the_code_comes_from_the_cache_and_then_from_the_export_before(
+    context: Context, codes: dict[str, Artifact], tmp_path: Path
+) -> None:
+    cache = open_cache()
+    for folder, template in (("general", TEMPLATE), ("baseline", SOURCES.baseline.template)):
+        source = specialise(template, template.default_config, WORKLOAD.types)
+        cache.put(cache_key(source, "sm_90", "NVRTC of a test"), codes[folder])
+    digests = [codes[folder].code_digest for folder in ("general", "baseline")]
+    found = export(context, tmp_path / "best", *digests)
+    for folder, about in found.items():
+        assert about["measured"] and about["sha256"].startswith(codes[folder].code_digest)
+        assert about["compiler"] == "NVRTC of a test"
+    shutil.rmtree(tmp_path / "cache")
+    assert export(context, tmp_path / "best", *digests) == found
+
+
+def test_where_the_cache_is_cleared_it_is_compiled_again_and_compared(
+    context: Context, codes: dict[str, Artifact], tmp_path: Path
+) -> None:
+    measured = codes["general"]
+    found = export(context, tmp_path / "best", measured.code_digest, "0123456789abcdef")
+    assert found["general"]["measured"] and not found["baseline"]["measured"]
+    # The program beside it loads what was measured, and compiles elsewhere with the same options.
+    kernels, types = Kernels(tmp_path / "best"), (WORKLOAD.types["T"],)
+    assert kernels.machine_code("general", types, "sm_90") == measured.code
+    [how] = kernels.launches["general"]["sources"]
+    source = (tmp_path / "best" / "general" / how["source"]).read_text()
+    options = how["fast_math"], how["max_registers"] or 0
+    assert instructions(compile_source(source, "sm_90", *options)) == instructions(measured.code)
+    headers = "#include <mma.h>\n#include <cooperative_groups.h>\n"
+    assert compile_source(headers + source, "sm_90", *options).startswith(b"\x7fELF")
+
+
+def instructions(cubin: bytes) -> list[bytes]:
+    """The sections that hold instructions: the rest of a cubin names files and the compiler's options."""
+    offset, (size, count) = int.from_bytes(cubin[0x28:0x30], "little"), struct.unpack_from("<HH", cubin, 0x3A)
+    sections = [struct.unpack_from("<4Q", cubin, at + 8) for at in range(offset, offset + size * count, size)]
+    found = [cubin[start : start + length] for flags, _, start, length in sections if flags & 4]
+    assert found
+    return found
+
+
+@pytest.mark.parametrize(("d", "fits"), [(64, True), (2048, False)])
+def test_a_block_that_depends_on_a_condition_has_its_bounds(context: Context, d: int, fits: bool) -> None:
+    launch = TEMPLATE.launch.model_copy(update={"block": ("d if d > 32 else 32",)})
+    template = TEMPLATE.model_copy(update={"launch": launch, "constraints": ()})
+    names = WORKLOAD.names | CONFIG | {"d": d}
+    found = [bool(parse(one).evaluate(names)) for one in _requirements(context, template)]
+    # Extent of the block, extents of the grid, threads in all.
+    assert found == [fits, *[True] * (len(found) - 2), fits]
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(400)
+def test_an_exported_kernel_takes_the_time_that_was_reported(tmp_path: Path) -> None:
+    cupy = pytest.importorskip("cupy")
+    result = tune("silu_and_mul", run_dir=tmp_path / "run", backend="cuda", evaluations=8, rounds=1, wisdom=False)
+    # The longest launch: beside it the time between two events counts for little.
+    row = max((one for one in result.summary.tuned if one.general), key=lambda one: one.baseline_seconds or 0.0)
+    kernels = Kernels(result.folder / "best")
+    about = kernels.launches["general"]["workloads"][row.workload]
+    types, sizes = (tuple(about[key][name] for name in getattr(kernels, key)) for key in ("types", "sizes"))
+    choice = KernelChoice("general", tuple(about["grid"]), tuple(about["block"]), about["shared_bytes"])
+    launch = PreparedLaunch(kernels, 0, types, sizes, choice, {})
+    arrays = [
+        cupy.zeros(math.prod(one["shape"]) * ELEMENT_BYTES[one["dtype"]], cupy.uint8)
+        for one in about["arguments"]
+        if one["role"] != "scalar"
+    ]
+    for slot, array in zip(launch.slots, arrays, strict=False):
+        slot.value = array.data.ptr
+    flushed, start, end, times = cupy.empty(1 << 28), cupy.cuda.Event(), cupy.cuda.Event(), list[float]()
+    for _ in range(50):
+        flushed.fill(0)
+        start.record()
+        launch.start(cupy.cuda.get_current_stream().ptr)
+        end.record()
+        end.synchronize()
+        times.append(cupy.cuda.get_elapsed_time(start, end) * 1e-3)
+    assert statistics.median(times) == pytest.approx(row.general.seconds, rel=0.1)

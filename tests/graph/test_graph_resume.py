@@ -17,9 +17,8 @@ from typing import Any
 
 import pytest
 from journal_rows import Killed, Row, end_after, rows
-from model_runs import ModelPool, go_on, keys
+from model_runs import SOURCE, ModelPool, branch, explain, go_on, keys, plan, template
 from model_runs import run as model_run
-from scripted_models import SOURCE, branch, explain, plan, template
 from simulated_pool import SCALE_ADD, SimulatedPool, tuned
 
 from tunesmith.graph import resume
@@ -152,47 +151,44 @@ def test_ended_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     assert result.valid
 
 
-def test_a_finished_run_is_shown_again_without_work(
+def test_a_small_space_ends_when_all_of_it_is_known_and_is_shown_again_without_work(
     tmp_path: Path, simulation: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = run(tmp_path / "run")
-    done, events = len(simulation), len(rows(tmp_path / "run"))
+    shown: list[Progress] = []
+    first = run(tmp_path / "run", evaluations=500, rounds=2, listener=shown.append)
+    assert first.summary["evaluations"] == len(simulation) == 28
+    assert first.summary["ended_by"] == "exhausted"
+    # What failed has no time.
+    assert first.summary["failures"] == {"compile_failed": 7} and first.summary["general"]["config"]["GROUP"] != 1
+    assert [one.budget for one in shown if one.phase == "tune"][-1] == 28
+    events = len(rows(tmp_path / "run"))
     monkeypatch.setattr("tunesmith.actors.pool.pool.Pool", None)
-    seen: list[Progress] = []
-    again = resume(tmp_path / "run", listener=seen.append)
-    assert len(simulation) == done and len(rows(tmp_path / "run")) == events
+    shown.clear()
+    again = resume(tmp_path / "run", listener=shown.append)
+    assert len(simulation) == 28 and len(rows(tmp_path / "run")) == events
     assert again.summary.model_copy(update={"seconds": first.summary.seconds}) == first.summary
-    assert "had ended" in seen[0].message
+    assert "had ended" in shown[0].message
 
 
-def test_a_folder_may_be_renamed_before_it_is_resumed(
+def test_an_interrupted_run_may_be_renamed_and_given_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, simulation: list[Any]
 ) -> None:
-    interrupted(tmp_path / "before", monkeypatch, 12, evaluations=6, rounds=2)
+    interrupted(tmp_path / "before", monkeypatch, 9, evaluations=5, rounds=2)
     shutil.move(tmp_path / "before", tmp_path / "after")
     monkeypatch.chdir(tmp_path / "after")
-    assert resume(".").summary["evaluations"] == 6
-    assert len(simulation) == len({config_key(config) for config in simulation}) == 6
+    result = resume(".", more=3)
+    assert len(set(keys(result.folder))) == len(keys(result.folder)) == result.summary["evaluations"] == 8
+    assert len(simulation) == len({config_key(config) for config in simulation}) == 8
+    assert [plan["round"] for plan in result.summary["plans"]] == [1, 2]
 
 
-def test_a_small_space_ends_when_all_of_it_is_known(tmp_path: Path, simulation: list[Any]) -> None:
-    shown: list[Progress] = []
-    result = run(tmp_path / "run", evaluations=500, rounds=2, listener=shown.append)
-    assert result.summary["evaluations"] == len(simulation) == 28
-    assert result.summary["ended_by"] == "exhausted"
-    # What failed has no time.
-    assert result.summary["failures"] == {"compile_failed": 7} and result.summary["general"]["config"]["GROUP"] != 1
-    assert [one.budget for one in shown if one.phase == "tune"][-1] == 28
-
-
-def test_the_time_limit_ends_the_run(tmp_path: Path) -> None:
-    result = run(tmp_path / "run", time_limit=1e-9, rounds=5)
+def test_the_time_limit_ends_the_run_and_earlier_sessions_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = run(tmp_path / "short", time_limit=1e-9, rounds=5)
     assert result.summary["ended_by"] == "time" and "no configuration was measured" in result.summary["sentence"]
     assert "ended by the time limit" in render_markdown(result.summary)
     assert result.summary["evaluations"] == 0 and not result.valid
-
-
-def test_the_time_of_earlier_sessions_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupted(tmp_path / "run", monkeypatch, 14, evaluations=20, rounds=1, time_limit=100.0)
     spent = Journal.seconds_spent
     monkeypatch.setattr(Journal, "seconds_spent", lambda self: spent(self) + 100.0)
@@ -202,8 +198,9 @@ def test_the_time_of_earlier_sessions_counts(tmp_path: Path, monkeypatch: pytest
     assert result.summary["evaluations"] == before
 
 
-def test_two_processes_cannot_work_on_one_run(tmp_path: Path) -> None:
-    run(tmp_path / "run")
+def test_two_processes_cannot_work_on_one_run_and_a_task_without_a_file_has_not_changed(tmp_path: Path) -> None:
+    """Though there is a library task of its name."""
+    run(tmp_path / "run", task=load_task(SCALE_ADD).model_copy(update={"name": "softmax"}))
     other = os.open(tmp_path / "run", os.O_RDONLY)
     fcntl.flock(other, fcntl.LOCK_EX)
     try:
@@ -240,6 +237,8 @@ def test_a_run_that_measured_nothing_makes_room(
             raise TaskError("A mistake.")
         return Evaluation(one.template.id, one.config, {"16384": WrongResult("mismatch", "out", "it is wrong")})
 
+    # As after a kill at the very beginning.
+    Journal(tmp_path / "run", create=True).close()
     with monkeypatch.context() as patch:
         patch.setattr(SimulatedPool, "_evaluate", evaluate)
         with pytest.raises(error):
@@ -248,25 +247,15 @@ def test_a_run_that_measured_nothing_makes_room(
     assert [event.data["settings"]["seed"] for event in rows(tmp_path / "run", "run")] == [2]
 
 
-def test_a_journal_without_an_entry_makes_room(tmp_path: Path) -> None:
-    """As after a kill at the very beginning; the file of another program does not."""
-    Journal(tmp_path / "run", create=True).close()
-    assert run(tmp_path / "run").valid
-    (tmp_path / "other").mkdir()
-    path = tmp_path / "other" / "journal.sqlite"
+def test_the_file_of_another_program_stays(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE diary (day TEXT)")
     before = path.read_bytes()
     for begin in (run, resume):
         with pytest.raises(JournalError, match="not a journal of Tunesmith: it has a table diary"):
-            begin(tmp_path / "other")
+            begin(tmp_path)
     assert path.read_bytes()[100:] == before[100:]
-
-
-def test_a_task_without_a_file_has_not_changed(tmp_path: Path) -> None:
-    """Though there is a library task of its name."""
-    run(tmp_path / "run", task=load_task(SCALE_ADD).model_copy(update={"name": "softmax"}))
-    assert resume(tmp_path / "run").valid
 
 
 def test_an_ended_run_measures_more(ended: Path) -> None:
@@ -279,13 +268,6 @@ def test_an_ended_run_measures_more(ended: Path) -> None:
     assert len(rows(ended, "verdict")) == 2
     again = resume(ended, more=2, rounds=2).summary
     assert again.evaluations == 9 and [plan["round"] for plan in again["plans"]] == [1, 2, 3, 4]
-
-
-def test_an_interrupted_run_may_be_given_more_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    interrupted(tmp_path / "run", monkeypatch, 9, evaluations=5, rounds=2)
-    result = resume(tmp_path / "run", more=3)
-    assert len(set(keys(result.folder))) == len(keys(result.folder)) == 8
-    assert [plan["round"] for plan in result.summary["plans"]] == [1, 2]
 
 
 @pytest.mark.parametrize("count", range(1, 14))
@@ -324,9 +306,9 @@ def test_a_run_that_ended_by_time_gets_more_of_it(tmp_path: Path, monkeypatch: p
     assert result.summary["settings"]["time_limit"] > 1000.0
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
+def test_nonsense_is_refused_and_changes_nothing(ended: Path) -> None:
+    count = len(rows(ended))
+    for options, sentence in (
         ({"rounds": 1}, r"measured all that it may; say with --more"),
         ({"dispatch_shapes": 4, "rounds": 1}, r"has measured all that it may"),
         ({"more": -1}, r"--evaluations: give a number of at least 1, not -1\."),
@@ -334,13 +316,10 @@ def test_a_run_that_ended_by_time_gets_more_of_it(tmp_path: Path, monkeypatch: p
         ({"dispatch_shapes": -1}, r"--dispatch-shapes: give a number of at least 0"),
         ({"more": 10_000_000}, r"--evaluations: give a number of at most 1e.07"),
         ({"more": 1, "rounds": 1000}, r"--rounds: give a number of at most 1000, not 1001"),
-    ],
-)
-def test_nonsense_is_refused_and_changes_nothing(ended: Path, options: dict[str, Any], sentence: str) -> None:
-    count = len(rows(ended))
-    with pytest.raises(TunesmithError, match=sentence):
-        resume(ended, **options)
-    assert len(rows(ended)) == count
+    ):
+        with pytest.raises(TunesmithError, match=sentence):
+            resume(ended, **options)
+        assert len(rows(ended)) == count
 
 
 def test_edited_files_are_told_before_a_run_goes_on_without_them(tmp_path: Path) -> None:

@@ -62,6 +62,8 @@ def last_suggestions(folder: Path) -> Any:
 
 
 def test_what_a_run_finds_is_measured_first_by_the_next(store: ResultsStore, tmp_path: Path) -> None:
+    run(tmp_path / "off", wisdom=False)
+    assert not store.path.exists() and store.entries() == [], "switched off, nothing is read or kept"
     first = run(tmp_path / "one")
     kept = store.entries("scale_add")
     assert kept and all(one.ratio < 1 and one.run == "one" for one in kept)
@@ -69,6 +71,10 @@ def test_what_a_run_finds_is_measured_first_by_the_next(store: ResultsStore, tmp
     second = run(tmp_path / "two", seed=5)
     assert SimulatedPool.measured[0] in [one.config for one in kept], "it is measured again, before anything else"
     assert second.summary.ratio <= first.summary.ratio + 1e-9
+    assert open_store({"TUNESMITH_WISDOM": "off"}) is None
+    assert open_store({"XDG_DATA_HOME": str(tmp_path)}).path == tmp_path / "tunesmith" / "wisdom.sqlite"
+    with pytest.raises(HistoryError, match=r"is a folder; name a file, such as .*/wisdom\.sqlite, or off"):
+        open_store({"TUNESMITH_WISDOM": str(tmp_path)})
 
 
 def test_what_ends_again_keeps_its_date(store: ResultsStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,15 +138,6 @@ def test_floors_are_from_the_best_roofs_ever_measured_on_the_device(
     assert f"copy bandwidth measured now, 60 GB/s, is far below the 90 GB/s measured on {today}" in note
 
 
-def test_switched_off_nothing_is_read_or_kept(store: ResultsStore, tmp_path: Path) -> None:
-    run(tmp_path / "one", wisdom=False)
-    assert not store.path.exists() and store.entries() == []
-    assert open_store({"TUNESMITH_WISDOM": "off"}) is None
-    assert open_store({"XDG_DATA_HOME": str(tmp_path)}).path == tmp_path / "tunesmith" / "wisdom.sqlite"
-    with pytest.raises(HistoryError, match=r"is a folder; name a file, such as .*/wisdom\.sqlite, or off"):
-        open_store({"TUNESMITH_WISDOM": str(tmp_path)})
-
-
 def test_the_newer_of_two_entries_stays_and_all_travel_as_a_file(store: ResultsStore, tmp_path: Path) -> None:
     new = entry(ratio=0.7, at="2026-02-01T00:00:00+00:00")
     assert (store.keep([entry()]), store.keep([new]), store.keep([entry()])) == (1, 1, 0)
@@ -152,8 +149,8 @@ def test_the_newer_of_two_entries_stays_and_all_travel_as_a_file(store: ResultsS
     assert other.entries() == store.entries()
 
 
-def test_what_cannot_be_used_is_told_in_a_sentence(store: ResultsStore, tmp_path: Path) -> None:
-    file = tmp_path / "file"
+def test_what_cannot_be_used_is_told_in_a_sentence_and_leaves_no_run(store: ResultsStore, tmp_path: Path) -> None:
+    file = tmp_path / "file.json"
     with pytest.raises(HistoryError, match="cannot be read"):
         store.read_file(file)
     file.write_text("no database, but long enough to be taken for one" * 40)
@@ -168,6 +165,19 @@ def test_what_cannot_be_used_is_told_in_a_sentence(store: ResultsStore, tmp_path
         file.write_text(text)
         with pytest.raises(HistoryError, match=foreign if text != misspelt else "'second'; did you mean 'seconds'"):
             store.read_file(file)
+    (tmp_path / "empty").mkdir()
+    table = '{"tune_params_keys": ["BM"], "tune_params": {"BM": [1, 2]}, "objective": "time", "cache": '
+    table += '{"1": {"BM": 1, "time": 1.5}, "2": {"BM": 2, "time": 1.0}}}'
+    for name, text, error, sentence in (
+        ("nothing", "", TunesmithError, "--prior"),
+        ("empty", "", JournalError, "is not the folder of a run"),
+        ("file.json", "no table", TunesmithError, "no JSON object"),
+        ("file.json", table, TunesmithError, r"have the parameters BM; .* also need GROUP, ITEMS, UNROLL"),
+    ):
+        file.write_text(text)
+        with pytest.raises(error, match=sentence):
+            run(tmp_path / "run", prior=str(tmp_path / name))
+    assert not (tmp_path / "run").exists()
 
 
 def asks(folder: Path) -> list[dict[str, Any]]:
@@ -191,22 +201,6 @@ def test_resumed_runs_need_no_source(store: ResultsStore, tmp_path: Path, monkey
     store.path.unlink()
     resume(tmp_path / "ended")
     assert asks(tmp_path / "ended") == asks(tmp_path / "whole") and whole.valid
-
-
-def test_what_is_neither_run_nor_table_is_a_sentence_and_leaves_no_run(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "text.json").write_text("no table")
-    text = '{"tune_params_keys": ["BM"], "tune_params": {"BM": [1, 2]}, "objective": "time", "cache": '
-    (tmp_path / "other.json").write_text(text + '{"1": {"BM": 1, "time": 1.5}, "2": {"BM": 2, "time": 1.0}}}')
-    for name, error, sentence in (
-        ("nothing", TunesmithError, "--prior"),
-        ("empty", JournalError, "is not the folder of a run"),
-        ("text.json", TunesmithError, "no JSON object"),
-        ("other.json", TunesmithError, r"have the parameters BM; .* also need GROUP, ITEMS, UNROLL"),
-    ):
-        with pytest.raises(error, match=sentence):
-            run(tmp_path / "run", prior=str(tmp_path / name))
-    assert not (tmp_path / "run").exists()
 
 
 def configs(prior: Prior | None) -> list[dict[str, Any]]:

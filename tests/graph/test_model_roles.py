@@ -1,7 +1,9 @@
-"""Planner, templater, explainer with a scripted model, on a simulated device: what they take, repair and give up."""
+"""Planner, templater, explainer with a scripted model, on a simulated device and on a real one: what they take, repair
+and give up."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,9 +11,9 @@ from typing import Any, cast
 
 import pytest
 from journal_rows import rows
-from model_runs import LIBRARY, keys, run
-from scripted_models import DATA, SOURCE, branch, explain, plan, template
+from model_runs import DATA, LIBRARY, RAW, SOURCE, Scripted, branch, explain, keys, plan, run, template
 
+from tunesmith.graph import tune
 from tunesmith.graph.context import Context
 from tunesmith.graph.models.calls import ModelCall, ModelFailed, Waiting
 from tunesmith.graph.prompts.answers import TemplateAnswer
@@ -143,17 +145,15 @@ def test_a_template_that_cannot_be_used_is_a_problem_before_it_is_tried(
     assert isinstance(problem, Problem) and reason in problem.log
 
 
-def test_a_template_with_a_problem_never_reaches_the_device(tmp_path: Path, simulation: list[Any]) -> None:
+def test_repairs_are_bounded_and_the_next_plan_knows_what_never_worked(tmp_path: Path, simulation: list[Any]) -> None:
     answer = template(source='#include "/etc/passwd"\n' + SOURCE)
-    result, models = run(tmp_path / "run", after(answer), rounds=1, repairs=1)
-    assert simulation == [] and not result.valid
+    result, models = run(tmp_path / "refused", after(answer), rounds=1, repairs=1)
+    assert simulation == [] and not result.valid, "a template with a problem never reaches the device"
     assert [call.name for call in models.asked("template")] == ["template-1", "template-1-repair-1"]
     assert "#include of passwd" in models.asked("template")[1].messages[-1].content
     assert result.summary["sentence"] == "no configuration was measured."
     assert any("given up: it does not work after 2 answer(s)" in note for note in result.summary["notes"])
 
-
-def test_repairs_are_bounded_and_the_next_plan_knows_what_never_worked(tmp_path: Path) -> None:
     def script(call: ModelCall) -> Any:
         return marked("WRONG") if call.role == "template" and call.stage == "round-1" else good(call)
 
@@ -165,8 +165,7 @@ def test_repairs_are_bounded_and_the_next_plan_knows_what_never_worked(tmp_path:
     assert "out[5] is 1, expected 2" in second.messages[1].content
     explained = models.asked("explain", "round-1")[0].messages[1].content
     assert "Nothing is right on every workload." in explained and "measured again in this round" not in explained
-    assert result.valid, "the second round makes up for the first"
-    assert result.summary["evaluations"] <= 12
+    assert result.valid and result.summary["evaluations"] <= 12, "the second round makes up for the first"
 
 
 def test_several_templates_of_a_round_are_asked_for_and_repaired_together(tmp_path: Path) -> None:
@@ -249,14 +248,19 @@ def test_a_plan_that_names_what_is_not_there_goes_back_once(tmp_path: Path) -> N
     assert result.valid
 
 
-def test_when_the_planner_fails_rules_take_the_library(tmp_path: Path) -> None:
-    def script(call: ModelCall) -> Any:
+def test_when_the_model_fails_the_library_takes_the_round_and_without_one_the_run_ends_with_a_sentence(
+    tmp_path: Path,
+) -> None:
+    def silent(call: ModelCall) -> Any:
         return ModelFailed("unauthorised", "the server does not accept the key")
+
+    def plans_only(call: ModelCall) -> Any:
+        return good(call) if call.role == "plan" else ModelFailed("server_error", "500")
 
     ruled, _ = run(tmp_path / "rules", None, task=LIBRARY, rounds=2)
     assert ruled.summary["models"] is None and not (tmp_path / "rules" / "transcripts").exists()
     assert 'id="models"' not in (tmp_path / "rules" / "report.html").read_text()
-    result, _ = run(tmp_path / "run", script, task=LIBRARY, rounds=2)
+    result, _ = run(tmp_path / "run", silent, task=LIBRARY, rounds=2)
     assert result.valid and keys(tmp_path / "run") == keys(tmp_path / "rules")
     assert result.summary["general"] == ruled.summary["general"]
     why = "(the server does not accept the key); it is planned by rules."
@@ -264,27 +268,15 @@ def test_when_the_planner_fails_rules_take_the_library(tmp_path: Path) -> None:
         f"The model gives no plan for round {number} {why}" for number in (1, 2)
     ]
     assert [made["parent"] for made in result.summary["templates"]] == ["library"]
-
-
-def test_when_the_model_fails_and_there_is_no_template_the_run_ends_with_a_sentence(tmp_path: Path) -> None:
-    def script(call: ModelCall) -> Any:
-        return ModelFailed("unauthorised", "the server does not accept the key")
-
-    result, models = run(tmp_path / "run", script, rounds=3)
+    result, models = run(tmp_path / "planned", plans_only, task=LIBRARY, rounds=1)
+    assert result.valid and [made["parent"] for made in result.summary["templates"]] == ["library"]
+    assert any("takes its place" in note for note in result.summary["notes"])
+    assert result.summary["explanations"] == [] and models.paid[-1] == "round-1.explain.explain"
+    result, models = run(tmp_path / "raw", silent, rounds=3)
     assert not result.valid and result.summary["ended_by"] == "no template"
     assert result.summary["sentence"].startswith("No template was found: the task raw_scale_add brings no opencl")
     assert models.paid == ["round-1.plan.plan"]
     assert any("does not accept the key" in note for note in result.summary["notes"])
-
-
-def test_when_templater_and_explainer_fail_the_library_takes_the_round(tmp_path: Path) -> None:
-    def script(call: ModelCall) -> Any:
-        return good(call) if call.role == "plan" else ModelFailed("server_error", "500")
-
-    result, models = run(tmp_path / "run", script, task=LIBRARY, rounds=1)
-    assert result.valid and [made["parent"] for made in result.summary["templates"]] == ["library"]
-    assert any("takes its place" in note for note in result.summary["notes"])
-    assert result.summary["explanations"] == [] and models.paid[-1] == "round-1.explain.explain"
 
 
 def test_a_round_without_a_test_is_not_explained_as_one_without_a_right_result(tmp_path: Path) -> None:
@@ -294,12 +286,11 @@ def test_a_round_without_a_test_is_not_explained_as_one_without_a_right_result(t
     assert "Nothing was measured again in this round." in first and "Nothing is right" not in first
     assert "The general configuration" in second
 
-
-def test_with_a_model_a_run_does_not_end_because_one_space_is_exhausted(tmp_path: Path) -> None:
-    def script(call: ModelCall) -> Any:
+    # With a model a run does not end because one space is exhausted.
+    def after_each(call: ModelCall) -> Any:
         return marked(call.stage) if call.role == "template" else good(call)
 
-    result, models = run(tmp_path / "run", script, rounds=2, evaluations=100, explain=False)
+    result, models = run(tmp_path / "more", after_each, rounds=2, evaluations=100, explain=False)
     assert result.summary["ended_by"] == "rounds" and len(result.summary["templates"]) == 2
     assert models.asked("explain") == []
 
@@ -310,3 +301,42 @@ def test_what_a_compiler_says_first_is_shown_where_a_driver_speaks_before_it() -
     problem = problem_of(Evaluation("runs", {}, {"16384": failure}))
     assert problem is not None and problem.log == log
     assert problem.in_short == "It does not compile with its default configuration. runs:3:5: error: use of 'y'"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_cluster", "device")
+def test_bad_answers_are_repaired_and_the_raw_kernel_is_tuned(tmp_path: Path) -> None:
+    """One that does not compile, one that is wrong, one that reads a file, one that only the held-out shape shows to be
+    wrong; then one that works."""
+    asked: list[ModelCall] = []
+    bad = [
+        template(source=SOURCE.replace("a * x[i]", "a * z[i]")),
+        template(source=SOURCE.replace("a * x[i]", "x[i]")),
+        template(source='#include "/etc/passwd"\n' + SOURCE),
+        template(source=SOURCE.replace("if (i < n) out[i]", "if (i < n / 4 * 4) out[i]")),
+    ]
+
+    def script(call: ModelCall) -> Any:
+        asked.append(call)
+        if call.role == "template":
+            return bad.pop(0) if bad else template(name="last")
+        return {"plan": plan(branch(moves=["side by side"])), "explain": explain()}[call.role]
+
+    models = Scripted(script, tmp_path / "ledger")
+    result = tune(RAW, run_dir=tmp_path / "run", models=models, backend="opencl", evaluations=10, rounds=1, repairs=4)
+    said = [call.messages[-1].content for call in asked if "repair" in call.name]
+    assert len(said) == 4
+    assert (
+        "does not compile" in said[0] and "'z'" in said[0] and "/" not in said[0].split("log\n")[1].split(" error")[0]
+    )
+    assert "result is wrong" in said[1] and "expected" in said[1]
+    assert "refused before compiling" in said[2] and "root:" not in said[2]
+    assert "on the workload 5001" in said[3] and "out[5000]" in said[3]
+    # What was refused by the guard was never evaluated; the other four answers were, and count.
+    assert len([event for event in rows(tmp_path / "run", "evaluation") if event.stage.endswith("trial")]) == 4
+    assert result.valid and result.summary["evaluations"] == 10
+    assert result.summary["failures"].items() >= {("compile_failed", 1), ("wrong_result", 2)}
+    row = result.summary["tuned"][0]
+    assert row["general"]["seconds"] > 0 and result.summary["held_out"][0]["general"]["verdict"]
+    launch = json.loads((tmp_path / "run" / "best" / "general" / "launch.json").read_text())
+    assert launch["template"] == "last" and (tmp_path / "run" / "report.html").is_file()

@@ -1,4 +1,6 @@
-"""Prompts: what stands in them, what must not, and that data stays data."""
+"""Prompts: what stands in them, what must not, and that data stays data. And recorded answers that took the raw kernels
+of tests/raw from source to tuned kernel, or are those of an ablation: they still become plans and templates, which
+compile."""
 
 from __future__ import annotations
 
@@ -11,16 +13,16 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
-from scripted_models import DATA, template
+from model_runs import DATA, template
 from typer.testing import CliRunner
 
 from tunesmith.cli.main import app
-from tunesmith.graph import prompts
+from tunesmith.graph import prompts, tune
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import EvidenceKept
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.prompts import fenced, render, scrubbed
-from tunesmith.graph.prompts.answers import TemplateAnswer, Unusable, template_of
+from tunesmith.graph.prompts.answers import PlanAnswer, RewriteAnswer, TemplateAnswer, Unusable, template_of
 from tunesmith.graph.prompts.facts import choices, examine, signature, task_facts
 from tunesmith.graph.prompts.template_prompt import MAX_EXAMPLE, example, template_messages
 from tunesmith.graph.roles.planner import plan_messages
@@ -30,7 +32,14 @@ from tunesmith.hw.device_lock import DeviceLock
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.probe import DeviceInfo
 from tunesmith.hw.targets import resolve_target
+from tunesmith.kernels.backends import open_compiler
+from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.guard import refuse_text
+from tunesmith.kernels.build.source import specialise
+from tunesmith.kernels.space import compiler_rejection, feasible
+from tunesmith.kernels.spec.task import Task, geometry
 from tunesmith.kernels.spec.taskfile import library_tasks, load_task
+from tunesmith.kernels.spec.template import Template
 
 RAW = Path(__file__).resolve().parent.parent / "raw"
 
@@ -53,23 +62,23 @@ def test_no_text_can_end_its_own_block(text: str) -> None:
     assert all(flags[:-1]) and not flags[-1]
 
 
-def test_foreign_text_is_never_read_as_a_template() -> None:
+def test_foreign_text_is_never_read_as_a_template_and_stands_between_fences() -> None:
     shown = render("repair", parameters=True, what="It fails.", problem="{{ 7 * 7 }}{% for x in y %}", advice="")
     assert "{{ 7 * 7 }}{% for x in y %}" in shown
+    texts = [path.read_text() for path in Path(prompts.__file__).parent.glob("*.j2")]
+    logs = [line for text in texts for line in text.splitlines() if "| scrubbed" in line]
+    assert logs and all('| scrubbed | fenced("log")' in line for line in logs)
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
+def test_logs_lose_what_belongs_to_this_machine() -> None:
+    for text, shown in (
         ("/home/me/venv/lib/python3.11/include/cuda_fp16.hpp(12): error", "cuda_fp16.hpp(12): error"),
         ("/tmp/pocl_cache/tempfile_aB3-x.cl:3:5: error", "temporary.cl:3:5: error"),
         ("worker at 10.0.0.17:6379 died", "worker at (address) died"),
-        ("a/b is 1/2, x[i] = y / z", "a/b is 1/2, x[i] = y / z"),
-        ("runs:3:5: error: use of undeclared identifier 'z'", "runs:3:5: error: use of undeclared identifier 'z'"),
-    ],
-)
-def test_logs_lose_what_belongs_to_this_machine(text: str, shown: str) -> None:
-    assert scrubbed(text) == shown
+    ):
+        assert scrubbed(text) == shown
+    for text in ("a/b is 1/2, x[i] = y / z", "runs:3:5: error: use of undeclared identifier 'z'"):
+        assert scrubbed(text) == text
 
 
 @pytest.fixture
@@ -134,18 +143,11 @@ def test_a_parent_with_parameters_is_example_enough(context: Any) -> None:
     assert "Templates so far" in plan and "Parent: library." in plan and "Template; 0 measured." in plan
 
 
-@pytest.mark.parametrize(
-    ("name", "like"),
-    [
-        ("gemv", "gemv_int4"),
-        ("layernorm", "fused_add_rmsnorm"),
-        ("cumsum", "quantize_per_token"),
-        ("silu_and_mul", "merge_attn_states"),  # never the task itself
-    ],
-)
-def test_the_example_does_what_the_kernel_does(name: str, like: str) -> None:
-    found = example(load_task(str(RAW / name) if (RAW / name).exists() else name), "cuda")
-    assert found is not None and found["name"] == like and len(found["source"]) <= MAX_EXAMPLE
+def test_the_example_does_what_the_kernel_does_and_is_never_the_task_itself() -> None:
+    likes = {"gemv": "gemv_int4", "layernorm": "fused_add_rmsnorm", "cumsum": "quantize_per_token"}
+    for name, like in (likes | {"silu_and_mul": "merge_attn_states"}).items():
+        found = example(load_task(str(RAW / name) if (RAW / name).exists() else name), "cuda")
+        assert found is not None and found["name"] == like and len(found["source"]) <= MAX_EXAMPLE
 
 
 def test_facts_name_every_argument_as_the_harness_passes_it(context: Any) -> None:
@@ -158,15 +160,12 @@ def test_facts_name_every_argument_as_the_harness_passes_it(context: Any) -> Non
     assert "int* counts" in histogram["signature"] and "const unsigned char* data" in histogram["signature"]
 
 
-def test_a_template_of_the_library_survives_the_way_through_an_answer() -> None:
+def test_a_template_survives_the_way_through_an_answer_and_its_name_is_made_harmless() -> None:
     for name in library_tasks():
         task = load_task(name)
         made = task.sources("cuda").templates[-1]
         answer = json.loads(choices(made)) | {"source": made.source, "seeds": []}
         assert template_of(TemplateAnswer.model_validate(answer), task, "cuda").id == made.id
-
-
-def test_names_of_templates_are_made_harmless() -> None:
     task = load_task(str(DATA / "raw_scale_add"))
     made = template_of(TemplateAnswer.model_validate(template(name='../../"x"\n')), task, "opencl")
     assert made.name == ".._.._x"
@@ -223,7 +222,87 @@ def test_counting_events_takes_the_lanes_lock(context: Any, tmp_path: Path, monk
     assert taken == [False] and DeviceLock(uuid).try_acquire()
 
 
-def test_what_a_source_may_write_stands_between_fences() -> None:
-    texts = [path.read_text() for path in Path(prompts.__file__).parent.glob("*.j2")]
-    logs = [line for text in texts for line in text.splitlines() if "| scrubbed" in line]
-    assert logs and all('| scrubbed | fenced("log")' in line for line in logs)
+WHOLE = sorted(f"{path.parent.name}/recording" for path in RAW.glob("*/recording"))
+RECORDINGS = [*WHOLE, *sorted(str(path.relative_to(RAW)) for path in RAW.glob("*/six-calls/*"))]
+FAST = ("rope/recording", "topk_softmax/recording")
+PLAN_OF_ROUND_1 = "round-1.plan.plan"
+
+
+def lines(name: str, file: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (RAW / name / f"{file}.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def answers(name: str) -> dict[str, str]:
+    """What the model wrote, by the name of the question."""
+    return {
+        one["custom_id"].partition("@")[0]: one["response"]["body"]["choices"][0]["message"]["content"]
+        for one in lines(name, "answers")
+    }
+
+
+def read(name: str) -> tuple[Task, dict[str, Template]]:
+    """The task, and its templates and whole kernels by the names of their questions."""
+    task = load_task(str(RAW / Path(name).parts[0]))
+    kinds = {"template": TemplateAnswer, "rewrite": RewriteAnswer}
+    asked = ((question, text, question.split(".")[2].split("-")[0]) for question, text in answers(name).items())
+    found = {question: kinds[kind].model_validate_json(text) for question, text, kind in asked if kind in kinds}
+    return task, {question: template_of(answer, task, "cuda") for question, answer in found.items()}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_every_question_has_its_answer_and_plans_are_plans(name: str) -> None:
+    assert len(WHOLE) == 6 and len(RECORDINGS) == 6 + 2 * 12, "an ablation of twelve kernels is recorded beside runs"
+    asked = [one["custom_id"] for one in lines(name, "requests")]
+    assert asked and set(asked) == {one["custom_id"] for one in lines(name, "answers")}
+    # Nothing of the machine that it ran on gets into a prompt.
+    sent = json.dumps([one["body"]["messages"] for one in lines(name, "requests")])
+    assert "/work" not in sent and "/root" not in sent
+    plan = PlanAnswer.model_validate_json(answers(name)[PLAN_OF_ROUND_1])
+    assert [branch.parent for branch in plan.branches] == ["baseline"] and plan.branches[0].moves
+
+
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_answers_are_whole_and_feasible(name: str) -> None:
+    (task, found), limits = read(name), resolve_target("h200")
+    if "six-calls" in name:
+        assert len(found) == 6
+    if name.endswith("tree"):
+        assert found.keys() >= {"round-1.template.template-1", "round-1.template.rewrite-2"}
+    for question, made in found.items():
+        assert refuse_text(made.source, "cuda") is None, question
+        space = feasible(made, task.workloads_for("gpu", held_out=False), limits)
+        assert space.index(made.default_config) is not None, question
+        assert len(space) >= 100 or name not in WHOLE
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in FAST else pytest.mark.slow) for n in RECORDINGS])
+def test_answers_compile(name: str) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    (task, found), limits = read(name), resolve_target("h200")
+    compiler = open_compiler(limits, 0)
+    workloads = task.workloads if name in WHOLE else task.workloads[:1]
+    for question, made in found.items():
+        for types in {tuple(sorted(workload.types.items())) for workload in workloads}:
+            code = compiler.compile(specialise(made, made.default_config, dict(types)))
+            assert isinstance(code, Artifact), (question, code)
+            assert code.globals == () and (code.resources.spills == 0 or name not in WHOLE)
+            for workload in task.workloads_for("gpu", held_out=False):
+                shape = geometry(made, made.default_config, workload)
+                assert compiler_rejection(limits, shape, code.resources) is None, question
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["rope", "histogram"])
+def test_a_recording_replayed_ends_with_a_kernel_that_is_right_and_faster(name: str, tmp_path: Path) -> None:
+    result = tune(
+        RAW / name,
+        run_dir=tmp_path / "run",
+        backend="cuda",
+        model=f"replay:{RAW / name / 'recording'}",
+        rounds=1,
+        evaluations=12,
+        branches=1,
+        explain=False,
+    )
+    assert result.valid and result.summary["ratio"] < 0.9
+    assert {one["verdict"] for one in result.summary["examined"]} == {"accepted"}

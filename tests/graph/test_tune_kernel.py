@@ -1,4 +1,5 @@
-"""A kernel tuned from Python, without a file: the cell of the docs, and the task that examples give."""
+"""A kernel tuned from Python, without a file: the cell of the docs, the task that examples give, and mistakes, each of
+which is a `TunesmithError` of one sentence and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -6,6 +7,8 @@ import ast
 import json
 import re
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,8 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tunesmith import tune_kernel
+from tunesmith.graph import resume, tune
 from tunesmith.graph.journal.records import Figures, Verdict, Winner, WorkloadRow
 from tunesmith.graph.results.best import export_best
+from tunesmith.graph.results.exports import export_run
 from tunesmith.graph.results.runtime import Kernels
 from tunesmith.graph.tune_kernel import TunedKernel, _by_name, _several, _text
 from tunesmith.hw.errors import TunesmithError
@@ -100,36 +106,28 @@ class TestExamples:
         assert [one.sizes for one in made.workloads] == [{"n": 64, "rows": 4}, {"n": 8, "rows": 3}]
         assert made.backends["cuda"].baseline.template.launch.grid == ("rows",)
         assert 'extern "C" __global__' in made.backends["cuda"].baseline.template.source
-
-    def test_a_number_of_elements_is_a_product_of_dimensions(self) -> None:
+        # A number of elements is a product of dimensions.
         made = task(SAXPY, {"x": zeros(6, 7), "y": zeros(6, 7), "a": 2.0})
         assert [one.value for one in made.arguments] == ["2.0", None, None, "x_0 * x_1"]
         assert made.arguments[1].shape == ("x_0", "x_1") and made.workloads[0].sizes == {"x_0": 6, "x_1": 7}
         assert made.backends["cuda"].baseline.template.launch.grid == ("ceil_div((x_0 * x_1), 256)",)
 
-    def test_equal_sizes_are_told_apart_by_the_indices(self) -> None:
-        made = task(TRANSPOSE, {"in": zeros(8, 8), "out": zeros(8, 8)})
-        assert [one.shape for one in made.arguments[:2]] == [("rows", "cols"), ("cols", "rows")]
-
-    def test_contents_are_like_the_example(self) -> None:
+    def test_equal_sizes_are_told_apart_by_the_indices_and_contents_are_like_the_example(self) -> None:
         x = np.linspace(2, 4, 64, dtype=np.float32).reshape(8, 8)
-        fill = task(TRANSPOSE, {"in": x, "out": x}).arguments[0].fill
-        assert (fill.kind, fill.mean, fill.scale) == ("uniform", 3, 1)
-
-    def test_an_array_that_is_only_written_is_an_output(self) -> None:
+        first, second, *_ = task(TRANSPOSE, {"in": x, "out": x}).arguments
+        assert (first.shape, second.shape) == (("rows", "cols"), ("cols", "rows"))
+        assert (first.fill.kind, first.fill.mean, first.fill.scale) == ("uniform", 3, 1)
         assert read_signature(SAXPY.replace("y[i] +=", "y[0] ="), None).written == ["y"]
 
-    @pytest.mark.parametrize(
-        ("source", "example", "wanted"),
-        [
+    def test_what_is_missing_is_said(self) -> None:
+        values = {"x": zeros(4), "y": zeros(4), "a": 1.0, "n": 4}
+        for source, example, wanted in (
             (SAXPY.replace("y[i] += a", "use(y)"), {}, "undeclared names: use"),
             (SAXPY.replace("y[i] += a * x[i]", "return"), {}, "no run of the kernel touched"),
-            (ODD, {"x": zeros(4), "y": zeros(4), "a": 1.0, "n": 4}, "give the launch, such as grid="),
-        ],
-    )
-    def test_what_is_missing_is_said(self, source: str, example: dict[str, Any], wanted: str) -> None:
-        with pytest.raises(TunesmithError, match=wanted):
-            task(source, example)
+            (ODD, values, "give the launch, such as grid="),
+        ):
+            with pytest.raises(TunesmithError, match=wanted):
+                task(source, example)
 
     def test_inputs_by_position_and_by_name(self) -> None:
         signature, x = read_signature(SAXPY, None), zeros(4)
@@ -185,18 +183,15 @@ class TestCalls:
         # Of 4112 elements a launch by blocks of 512 would cover 4608.
         assert Kernels(tuned.result.folder / "best").choose((), (elements,)).folder == folder
 
-    @pytest.mark.parametrize(
-        ("x", "words"),
-        [
+    def test_arrays_that_do_not_fit_are_refused(self, tuned: TunedKernel) -> None:
+        for x, words in (
             (zeros(8), "twice: no kernel can be launched for x_0 = 8."),
             (zeros(16, 16), "twice: x has 1 dimension (x_0), not 2."),
             (np.zeros(16), "twice: x must be of the type float32, not float64."),
-        ],
-    )
-    def test_arrays_that_do_not_fit_are_refused(self, tuned: TunedKernel, x: Any, words: str) -> None:
-        with pytest.raises(TunesmithError) as caught:
-            tuned(x)
-        assert str(caught.value) == words
+        ):
+            with pytest.raises(TunesmithError) as caught:
+                tuned(x)
+            assert str(caught.value) == words
 
     def test_outputs_are_of_the_arrays_framework(self, tuned: TunedKernel, monkeypatch: pytest.MonkeyPatch) -> None:
         class Array(np.ndarray[Any, Any]):
@@ -209,10 +204,114 @@ class TestCalls:
         x = zeros(1024).view(Array)
         assert isinstance(tuned(x), Array) and isinstance(tuned(x=x), Array)
 
-    def test_an_opponent_that_failed_is_named_when_it_is_printed(self, tuned: TunedKernel) -> None:
+    def test_what_failed_is_named_and_a_run_without_a_right_kernel_has_none_to_call(
+        self, tuned: TunedKernel, tmp_path: Path
+    ) -> None:
         assert str(tuned) == "Faster.\nbad (eager) was not timed: wrong result in y"
-
-    def test_a_run_without_a_right_kernel_has_none_to_call(self, tuned: TunedKernel, tmp_path: Path) -> None:
         result: Any = SimpleNamespace(summary=tuned.result.summary, folder=tmp_path)
         with pytest.raises(TunesmithError, match=r"has no kernel to call: Faster\.$"):
             TunedKernel(result, tuned.task, tuned._signature)(zeros(1024))
+
+
+TWICE = """__kernel void twice(__global const float* x, __global float* y, int n) {
+    int i = get_global_id(0);
+    if (i < n) y[i] = 2.0f * x[i];
+}"""
+SCALED = """__kernel void saxpy(__global const float* x, __global float* y, float a, int n) {
+    int i = get_global_id(0);
+    if (i < n) y[i] = a * x[i];
+}"""
+X = np.ones(64, np.float32)
+
+
+def broken(x: Any) -> Any:
+    raise KeyError("inside")
+
+
+def holds_a_lock() -> Callable[[Any], Any]:
+    lock = threading.Lock()
+    return lambda x: 2 * x if lock else x
+
+
+def given(source: Any = TWICE, reference: Any = lambda x: 2 * x, inputs: Any = (X,), **more: Any) -> Any:
+    return lambda: tune_kernel(source, reference, inputs, **more)
+
+
+def tuning(task: Any = "silu_and_mul", **settings: Any) -> Any:
+    return lambda: tune(task, **settings)
+
+
+def resumed(run: Any = "empty", **more: Any) -> Any:
+    return lambda: resume(run, **more)
+
+
+def exported(run: Any = "empty", form: Any = "t4", *out: Any) -> Any:
+    return lambda: export_run(run, form, *out)
+
+
+MISTAKES: list[tuple[Callable[[], Any], str]] = [
+    (given(inputs=[[1.0, 2.0]]), "inputs: x is 1.0; give an array"),
+    (given(inputs=[]), "inputs: give a list of at least one example of what the kernel reads, not []"),
+    (given(inputs="x"), "give each example as an array"),
+    (given(inputs=[{1: X}]), "inputs: twice reads no 1; it reads x, n"),
+    (given(inputs=[{"x": X, "n": "many"}]), "inputs: n is 'many'; give a number"),
+    (given(inputs=[{"x": X, "n": -3}]), "n is -3; give a whole number of at least 1"),
+    (given(inputs=[X.astype(np.float64)]), "x is an array of float64, but the kernel takes float32"),
+    (given(inputs=[X, X.reshape(8, 8)]), "x has 1 dimensions in one example and other numbers in others"),
+    (given(SCALED, lambda x, a: a * x, [{"x": X, "a": X}]), "inputs: a is array("),
+    (given(SCALED, lambda x: x, [X]), "the scalar a has no value"),
+    (given(reference=3), "reference: give a function"),
+    (given(reference="base"), 'reference: give a function of the arrays that the kernel reads, or "baseline"'),
+    (given(inputs=[{"x": np.zeros((2, 0), np.float32)}]), "inputs: x is array([], shape=(2, 0), dtype=float32); give"),
+    (given(reference=lambda x, q: x), "reference: called with x it raises TypeError: <lambda>() missing 1"),
+    (given(reference=broken), "reference: called with x it raises KeyError: 'inside'"),
+    (given(reference=lambda x: None), "reference: its y is None; return an array"),
+    (given(reference=lambda x: (x, x)), "reference: it gives 2 results, but twice writes y"),
+    (given(reference=lambda x: {"z": x}), "reference: it gives z, but twice writes y"),
+    (given(reference=holds_a_lock()), "reference: the function cannot be sent to another process"),
+    (given(source=Path("kernel.cl")), "source: give the kernel's text"),
+    (given(source=TWICE.replace("x[i];", "x[i]")), "expected ';' after expression"),
+    (given(entry="thrice"), "there is no kernel 'thrice'; choose entry from twice"),
+    (given(grid=4), "grid: give a list such as"),
+    (given(grid=["q"]), "grid: q is not a size of the kernel; its sizes are n"),
+    (given(block=[1, 1, 1, 1]), "block: list at most 3, not"),
+    (given(tolerance=1e-3), "tolerance: give pairs of rtol and atol"),
+    (given(tolerance={"y": (-1, 0)}), "tolerance: rtol: give a number of at least 0, not -1"),
+    (given(tolerance={"z": (1e-3, 0)}), "tolerance: the dtype 'z' is not known"),
+    (given(fills={"z": "sorted"}), "fills: give a dict by names of x"),
+    (given(fills={"x": "offsets"}), "fills: fill: a fill of the kind offsets has no further key but `high`"),
+    (given(fills={"x": {"low": 0, "high": "m"}}), "argument x, key fill: In the expression `m`, column 1"),
+    (given(opponents=[broken]), "opponents: give a dict of functions by their names"),
+    (given(opponents={"": broken}), "opponents: name: give a text of at least 1 characters"),
+    (given(opponents={"numpy": holds_a_lock()}), "numpy: the function cannot be sent to another process"),
+    (given(task="twice"), "task: the kernel and the examples are the task here"),
+    (tuning(evals=3), "--evals: there is no such option; did you mean --evaluations?"),
+    (tuning(zzz=3), "--zzz: there is no such option; `tunesmith tune --help` lists them."),
+    (tuning(objective="edp", dispatch_shapes=4), "--dispatch-shapes: a dispatch rule chooses by time"),
+    (tuning(None), "There is no task 'None'"),
+    (tuning(models="gpt"), "models: give language models of your own, not 'gpt'"),
+    (tuning(run_dir=""), "--run-dir: the name is empty"),
+    (tuning(run_dir="a\0b"), "--run-dir: 'a\\x00b' cannot be used"),
+    (tuning(run_dir="a" * 300), "File name too long"),
+    (resumed(None), "run_dir: give the path of a folder, not None"),
+    (resumed(), "empty is not the folder of a run"),
+    (exported(None), "run: give the path of a folder, not None"),
+    (exported("nothing"), "nothing is not the folder of a run"),
+    (exported(form=None), "--as: there is no form 'None'"),
+    (exported("empty", "t4", "file"), "--out: file is a file; name a new or an empty folder"),
+    (exported("empty", "t4", 3), "--out: give the path of a folder, not 3"),
+]
+
+
+@pytest.mark.parametrize(("call", "wanted"), MISTAKES, ids=[wanted for _, wanted in MISTAKES])
+def test_a_mistake_is_told_in_a_sentence(
+    call: Callable[[], Any], wanted: str, device: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(TunesmithError) as caught:
+        call()
+    assert wanted in str(caught.value) and "\n" not in str(caught.value)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["empty", "file"]
+    assert (tmp_path / "file").read_text() == "mine"

@@ -72,7 +72,9 @@ def test_processes_with_folders_of_their_own_for_temporary_files_take_turns(fold
     lock.release()
 
 
-def test_all_users_choose_one_folder_and_may_write_there(folder: Path, tmp_path: Path) -> None:
+def test_all_users_choose_one_folder_may_write_there_and_may_name_another(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = os.umask(0o077)
     try:
         with DeviceLock("GPU-test"):
@@ -83,9 +85,6 @@ def test_all_users_choose_one_folder_and_may_write_there(folder: Path, tmp_path:
     # One that only this user, or only root, may write to is not the folder of all.
     folder.chmod(0o755)
     assert folder not in lock_folder().parents
-
-
-def test_the_folder_may_be_named(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     assert lock_folder().parent == tmp_path
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "missing"))

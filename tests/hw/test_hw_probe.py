@@ -1,7 +1,8 @@
-"""Finding devices: this machine as it is, and machines that only stand-ins can show."""
+"""Finding devices, and what NVML tells of a GPU: this machine as it is, and machines that only stand-ins can show."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -9,15 +10,17 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hw_fakes import MIG_UUID, UUIDS, FakeDriver, FakeGpu, FakeNvml, FakeResult
 
 import tunesmith.hw
-from tunesmith.hw.drivers.nvml import uuid_at
-from tunesmith.hw.errors import NoDevice
-from tunesmith.hw.probe import Inventory, probe, probe_cuda, probe_opencl
+from tunesmith.hw.drivers.nvml import uuid_at, with_prefix
+from tunesmith.hw.errors import NoDevice, Unavailable
+from tunesmith.hw.probe import GpuHealth, Inventory, probe, probe_cuda, probe_opencl, query_gpu_health
 from tunesmith.hw.targets import PRODUCTS
+from tunesmith.hw.telemetry import NoTelemetry, NvmlTelemetry, Telemetry, decode_throttle_reasons, open_telemetry
 
 PCI = ("0000:3B:00.0", "0000:5E:00.0", "0000:86:00.0")
 LONG_PCI = tuple("0000" + pci for pci in PCI)
@@ -57,6 +60,9 @@ def test_a_cuda_device_in_full():
     differing = {key for key, value in asdict(device.limits).items() if getattr(table, key) != value}
     assert differing == {"source", "clock_hz", "memory_clock_hz", "memory_bandwidth"}
     assert device.limits.memory_bandwidth == pytest.approx(4.814e12, rel=1e-3)
+    # An integrated GPU of an unknown capability.
+    limits = see(*machine(1, INTEGRATED=1, COMPUTE_CAPABILITY_MAJOR=13)).devices[0].limits
+    assert limits.memory_bandwidth is None and limits.arch == "sm_130" and "assumed" in limits.source
 
 
 def test_cuda_numbers_devices_otherwise_than_nvml():
@@ -66,18 +72,13 @@ def test_cuda_numbers_devices_otherwise_than_nvml():
     assert any("2 CUDA devices are visible" in note for note in inventory.notes)
 
 
-@pytest.mark.parametrize(
-    ("environ", "said"),
-    [
-        ({"CUDA_VISIBLE_DEVICES": ""}, "CUDA_VISIBLE_DEVICES='' hides NVIDIA H200 (GPU-0000"),
-        ({}, "NVML sees NVIDIA H200"),
-    ],
-)
-def test_gpus_that_cuda_does_not_see(environ, said):
+def test_gpus_that_cuda_does_not_see():
     driver, nvml = machine(1)
     driver.init_result = FakeResult.CUDA_ERROR_NO_DEVICE
-    inventory = see(driver, nvml, **environ)
-    assert inventory.devices == () and any(said in note for note in inventory.notes)
+    hidden = "CUDA_VISIBLE_DEVICES='' hides NVIDIA H200 (GPU-0000"
+    for environ, said in (({"CUDA_VISIBLE_DEVICES": ""}, hidden), ({}, "NVML sees NVIDIA H200")):
+        inventory = see(driver, nvml, **environ)
+        assert inventory.devices == () and any(said in note for note in inventory.notes)
 
 
 def test_a_mig_slice_is_matched_by_its_address():
@@ -90,21 +91,12 @@ def test_a_mig_slice_is_matched_by_its_address():
     assert any("MIG slice" in note for note in inventory.notes)
 
 
-def test_answers_that_nvml_refuses():
-    driver, nvml = machine(1)
+def test_answers_that_nvml_refuses_and_one_broken_device_do_not_hide_the_others():
+    driver, nvml = machine(2)
     nvml.gpus[0].failing |= {"compute_mode": 4, "mig": nvml.NVML_ERROR_NO_PERMISSION}
     inventory = see(driver, nvml)
     assert (inventory.devices[0].compute_mode, inventory.devices[0].mig) == (None, False)
     assert any("does not tell whether MIG is enabled" in note for note in inventory.notes)
-
-
-def test_an_integrated_gpu_gets_no_bandwidth_and_an_unknown_capability_says_so():
-    limits = see(*machine(1, INTEGRATED=1, COMPUTE_CAPABILITY_MAJOR=13)).devices[0].limits
-    assert limits.memory_bandwidth is None and limits.arch == "sm_130" and "assumed" in limits.source
-
-
-def test_one_broken_device_does_not_hide_the_others():
-    driver, nvml = machine(2)
     driver.broken = frozenset({0})
     nvml.gpus[0].failing["handle"] = nvml.NVML_ERROR_GPU_IS_LOST
     inventory = see(driver, nvml)
@@ -146,9 +138,6 @@ def test_packages_that_are_not_installed(monkeypatch):
     assert inventory.devices == ()
     assert ["cuda13" in inventory.notes[0], "cuda13" in inventory.notes[1]] == [True, True]
     assert "tunesmith[opencl]" in inventory.notes[2]
-
-
-def test_asking_for_a_device_that_is_not_here():
     with pytest.raises(NoDevice, match=r"no cuda device 0 here; this process sees no device at all\. Why\."):
         Inventory((), ("Why.",)).device("cuda")
 
@@ -190,7 +179,7 @@ def fake_cl_device(kind, **more):
     return SimpleNamespace(**values)
 
 
-def test_opencl_devices():
+def test_opencl_devices_and_platforms_without_any():
     amd = fake_cl_device(4, extensions="cl_amd_device_attribute_query", wavefront_width_amd=64)
     inventory = probe_opencl(opencl_module=fake_opencl(fake_cl_device(8), fake_cl_device(2), amd))
     cpu, gpu = inventory.devices
@@ -199,6 +188,12 @@ def test_opencl_devices():
     assert gpu.limits.max_block_dims == (256, 256, 1)
     assert (gpu.limits.l2_bytes, gpu.limits.clock_hz) == (None, 1.5e9)
     assert "neither a CPU nor a GPU" in inventory.notes[0]
+    none = {"platform_error": "PLATFORM_NOT_FOUND_KHR"}, {"device_error": "DEVICE_NOT_FOUND"}, {}
+    for errors, said in zip(
+        none, ("tunesmith[opencl]", "lists no device", "Some platform lists no device."), strict=True
+    ):
+        found = probe_opencl(opencl_module=fake_opencl(**errors))
+        assert found.devices == () and said in found.notes[0]
 
 
 def test_the_opencl_device_at_an_index_is_the_one_that_was_listed(monkeypatch):
@@ -210,19 +205,6 @@ def test_the_opencl_device_at_an_index_is_the_one_that_was_listed(monkeypatch):
     assert open_device(0) is cpu, "the accelerator before it is left out of the list"
     with pytest.raises(TunesmithError, match="no OpenCL device 1; there are 1"):
         open_device(1)
-
-
-@pytest.mark.parametrize(
-    ("errors", "said"),
-    [
-        ({"platform_error": "PLATFORM_NOT_FOUND_KHR"}, "tunesmith[opencl]"),
-        ({"device_error": "DEVICE_NOT_FOUND"}, "lists no device"),
-        ({}, "Some platform lists no device."),
-    ],
-)
-def test_opencl_without_platform_or_device(errors, said):
-    found = probe_opencl(opencl_module=fake_opencl(**errors))
-    assert found.devices == () and said in found.notes[0]
 
 
 def test_pocl_gets_a_cache_where_the_home_cannot_be_written(tmp_path: Path) -> None:
@@ -290,3 +272,108 @@ def test_no_gpu_library_is_loaded():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+GPU = f"GPU-{UUIDS[0]}"
+
+
+def one_gpu(**failing):
+    return FakeNvml([FakeGpu(GPU, "00000000:3B:00.0", failing=failing)])
+
+
+def test_a_sample_is_in_si_units_and_what_a_gpu_does_not_report_is_none_and_asked_once():
+    nvml = one_gpu()
+    nvml.throttle_bits = 0x1 | 0x4
+    with open_telemetry(GPU, nvml_module=nvml) as source:
+        full = Telemetry(1.98e9, 3.201e9, 350.5, 12.345, 41.0, ("sw_power_cap",))
+        assert source.sample(energy=True) == full
+        assert source.sample() == dataclasses.replace(full, energy_j=None)
+    assert (nvml.started, nvml.calls.count("energy")) == (0, 1)
+    nvml = one_gpu(energy=3, power=4)
+    with open_telemetry(GPU, nvml_module=nvml) as source:
+        first, second = source.sample(energy=True), source.sample(energy=True)
+    assert isinstance(source, NvmlTelemetry) and isinstance(first, Telemetry) and first == second
+    assert (first.energy_j, first.power_w, first.sm_clock_hz) == (None, None, 1.98e9)
+    assert (nvml.calls.count("energy"), sorted(source.unsupported)) == (1, ["energy_j", "power_w"])
+
+
+def test_reasons_are_named_and_idleness_is_none():
+    assert decode_throttle_reasons(0) == decode_throttle_reasons(1) == ()
+    assert decode_throttle_reasons(0x8 | 0x20 | 0x40 | 0x80 | 0x10 | 0x2) == (
+        "applications_clocks_setting",
+        "hw_slowdown",
+        "sync_boost",
+        "sw_thermal_slowdown",
+        "hw_thermal_slowdown",
+        "hw_power_brake_slowdown",
+    )
+    assert decode_throttle_reasons(0x600) == ("unknown_0x200", "unknown_0x400")
+
+
+def test_the_energy_counter_alone():
+    nvml = one_gpu()
+    with open_telemetry(GPU, nvml_module=nvml) as source:
+        assert source.joules() == 12.345
+        nvml.gpus[0].failing["energy"] = nvml.NVML_ERROR_GPU_IS_LOST
+        assert source.joules() is None
+    assert (NoTelemetry("none").joules(), "power" in nvml.calls) == (None, False)
+    lacking = one_gpu(energy=3)
+    with open_telemetry(GPU, nvml_module=lacking) as source:
+        assert (source.joules(), source.joules(), lacking.calls.count("energy")) == (None, None, 1)
+
+
+def test_a_gpu_that_is_lost_is_a_reason_and_not_an_exception():
+    nvml = one_gpu()
+    with open_telemetry(GPU, nvml_module=nvml) as source:
+        nvml.gpus[0].failing["power"] = nvml.NVML_ERROR_GPU_IS_LOST
+        lost = source.sample()
+    assert isinstance(lost, NoTelemetry) and "no longer reads the GPU" in lost.reason
+    assert nvml.started == 0
+    with open_telemetry(GPU) as source:
+        sample = source.sample()
+    assert isinstance(sample, Telemetry) or sample.reason.endswith("."), "on this machine"
+
+
+def test_a_slice_is_named_as_nvml_finds_it_and_read_through_its_gpu():
+    nvml = one_gpu()
+    with open_telemetry(f"MIG-{MIG_UUID}", nvml_module=nvml) as source:
+        assert isinstance(source.sample(), Telemetry) and "parent" in nvml.calls
+    for bare, full in ((MIG_UUID, f"MIG-{MIG_UUID}"), (UUIDS[0], f"GPU-{UUIDS[0]}"), ("unknown", "GPU-unknown")):
+        assert with_prefix(bare, nvml_module=nvml) == full
+    assert nvml.started == 0
+    assert with_prefix(UUIDS[0], nvml_module=Unavailable("not here")) == f"GPU-{UUIDS[0]}"
+
+
+def test_why_there_is_no_telemetry():
+    unknown, absent = FakeNvml([FakeGpu("GPU-a", "")]), FakeNvml(init_error=12)
+    for nvml, said in ((unknown, "does not find the GPU opencl-x"), (absent, "No NVIDIA driver was found")):
+        source = open_telemetry("opencl-x", nvml_module=nvml)
+        assert isinstance(source, NoTelemetry) and said in source.reason
+        assert source.sample() is source and nvml.started == 0
+
+
+def ask(nvml: Any, uuid: str = GPU) -> GpuHealth:
+    found = query_gpu_health(uuid, nvml_module=nvml)
+    assert getattr(nvml, "started", 0) == 0, "the session with NVML was not ended"
+    return found
+
+
+def test_errors_are_a_note_and_a_lost_gpu_or_rows_without_a_spare_a_fault() -> None:
+    unsupported = dict.fromkeys(("ecc", "rows"), FakeNvml.NVML_ERROR_NOT_SUPPORTED)
+    note = "it has 3 uncorrected memory errors since the driver was loaded"
+    for failing, uncorrected, rows, fault, noted in (
+        ({}, 0, (0, 0, 0, 0), "", ""),
+        (unsupported, 0, (), "", ""),
+        ({}, 3, (0, 0, 0, 0), "", note),
+        ({}, 3, (1, 1, 0, 1), "it has memory rows that could not be remapped", None),
+    ):
+        nvml = one_gpu(**failing)
+        nvml.uncorrected, nvml.rows = uncorrected, rows
+        found = ask(nvml)
+        assert found.fault == fault and noted in (None, found.note)
+        # A slice shares the health of its GPU.
+        assert ask(nvml, f"MIG-{MIG_UUID}") == found and "parent" in nvml.calls
+    assert "no longer reaches it" in ask(one_gpu(ecc=FakeNvml.NVML_ERROR_GPU_IS_LOST)).fault
+    assert ask(one_gpu(), "GPU-of-a-slice") == GpuHealth(), "NVML does not know it"
+    for nvml in (Unavailable("none here"), FakeNvml(init_error=9)):
+        assert ask(nvml) == GpuHealth()

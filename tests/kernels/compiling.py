@@ -67,6 +67,12 @@ def write_task(
     return read_task(folder / "task.toml")
 
 
+def edit(folder: Path, file: str, old: str, new: str) -> None:
+    text = (folder / file).read_text()
+    assert old in text, f"{old!r} is not in {file}"
+    (folder / file).write_text(text.replace(old, new, 1))
+
+
 def bytes_of_arrays(task: Task, workload: Workload) -> int:
     """Every array once for each direction in which it moves."""
     total = 0

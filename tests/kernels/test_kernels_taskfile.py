@@ -1,4 +1,6 @@
-"""Reading tasks: what a good one becomes, and one sentence with file, key and remedy for every mistake."""
+"""Reading tasks, also tuning problems in the format T1: what a good one becomes, and one sentence with file, key and
+remedy for every mistake. The language of their expressions: its meaning on scalars and on arrays, and the texts that it
+refuses."""
 
 from __future__ import annotations
 
@@ -7,11 +9,16 @@ import math
 import pickle
 import re
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from compiling import edit
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mutations import expressions
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.build.artifact import Artifact
@@ -19,7 +26,10 @@ from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.launch.contents import draw
 from tunesmith.kernels.launch.reference import expected_results, reference_results
 from tunesmith.kernels.reader.signature import require_signature
-from tunesmith.kernels.spec.task import Fill, Task, TaskError
+from tunesmith.kernels.spec.dtypes import DTYPES
+from tunesmith.kernels.spec.expression import MAX_DEPTH, MAX_INTEGER, ExpressionError, parse
+from tunesmith.kernels.spec.t1 import read_t1
+from tunesmith.kernels.spec.task import Fill, Task, TaskError, geometry
 from tunesmith.kernels.spec.taskfile import library_tasks, load_task, parse_config, read_task
 from tunesmith.kernels.spec.template import config_key
 
@@ -69,20 +79,10 @@ REFERENCE = "def scale(x, a, n):\n    return {'y': a * x}\n"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    for name, text in (
-        ("task.toml", TASK),
-        ("template.toml", TEMPLATE),
-        ("kernel.cu", KERNEL),
-        ("reference.py", REFERENCE),
-    ):
+    files = {"task.toml": TASK, "template.toml": TEMPLATE, "kernel.cu": KERNEL, "reference.py": REFERENCE}
+    for name, text in files.items():
         (tmp_path / name).write_text(text)
     return tmp_path
-
-
-def edit(folder: Path, file: str, old: str, new: str) -> None:
-    text = (folder / file).read_text()
-    assert text.count(old) >= 1, f"{old!r} is not in {file}"
-    (folder / file).write_text(text.replace(old, new, 1))
 
 
 def complaint(path: Path) -> str:
@@ -100,9 +100,8 @@ def test_a_task_in_full(folder: Path) -> None:
     tuned, held_out = task.workloads
     assert (tuned.name, tuned.types, tuned.held_out) == ("1024", {"T": "float32"}, False)
     assert (held_out.name, held_out.types, held_out.held_out) == ("1000-float16", {"T": "float16"}, True)
-    assert task.workloads_for("gpu", held_out=False) == (tuned,) and task.workloads_for("cpu", held_out=True) == (
-        held_out,
-    )
+    assert task.workloads_for("gpu", held_out=False) == (tuned,)
+    assert task.workloads_for("cpu", held_out=True) == (held_out,)
     assert (task.bytes_of(tuned), task.bytes_of(held_out), task.flops_of(held_out)) == (8192, 4000, 1000)
     x, _, a, n = task.arguments
     assert (task.dtype_of(x, held_out), task.shape_of(x, held_out)) == ("float16", (1000,))
@@ -121,10 +120,13 @@ def test_a_task_in_full(folder: Path) -> None:
     assert load_task(str(folder)) == task
 
 
-def test_nan_propagates_unless_the_task_says_otherwise(folder: Path) -> None:
+def test_nan_propagates_and_tolerances_are_of_a_type_unless_the_task_says_otherwise(folder: Path) -> None:
     assert read_task(folder / "task.toml").nan == "propagates"
     edit(folder, "task.toml", "bytes = ", 'nan = "any"\nbytes = ')
-    assert read_task(folder / "task.toml").nan == "any"
+    edit(folder, "task.toml", "[tolerance]", "[tolerance]\ny = { rtol = 0.25, atol = 0 }")
+    task = read_task(folder / "task.toml")
+    assert task.nan == "any"
+    assert task.tolerance_of("float32", "y").rtol == 0.25 and task.tolerance_of("float32", "other").rtol == 1e-5
 
 
 def test_a_folder_with_a_task_goes_before_the_library_and_another_does_not(
@@ -135,13 +137,6 @@ def test_a_folder_with_a_task_goes_before_the_library_and_another_does_not(
     (folder / "softmax").write_bytes(b"a program of that name")
     monkeypatch.chdir(folder)
     assert [load_task(name).name for name in ("gemm", "rope", "softmax")] == ["scale", "rope", "softmax"]
-
-
-@pytest.mark.parametrize("name", sorted(library_tasks()))
-def test_json_and_back(name: str) -> None:
-    task = load_task(name)
-    # As the journal does it.
-    assert Task.model_validate(json.loads(json.dumps(task.model_dump(mode="json")))) == task
 
 
 OPPONENT, FILE = 'name = "one"\nlabel = "eager"\n', 'source_file = "kernel.cu"\n'
@@ -278,35 +273,23 @@ def test_ids_follow_meaning(folder: Path) -> None:
     assert config_key({"A": 1, "B": "x"}) == config_key({"B": "x", "A": 1}) != config_key({"A": "1", "B": "x"})
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [('value = "0.5"', "value = 0.5"), ('["ceil_div(n, 256)"]', '"ceil_div(n, 256)"'), ("[256]", '["256"]')],
-)
-def test_bare_numbers_and_a_single_expression_mean_what_they_say(folder: Path, old: str, new: str) -> None:
-    plain = read_task(folder / "task.toml")
-    edit(folder, "task.toml", old, new)
-    assert read_task(folder / "task.toml") == plain
+def test_bare_numbers_and_a_single_expression_mean_what_they_say(folder: Path) -> None:
+    plain, grid = read_task(folder / "task.toml"), '["ceil_div(n, 256)"]'
+    for old, new in (('value = "0.5"', "value = 0.5"), (grid, grid[1:-1]), ("[256]", '["256"]')):
+        edit(folder, "task.toml", old, new)
+        assert read_task(folder / "task.toml") == plain
 
 
-@pytest.mark.parametrize(
-    "reference", ["def scale(x):\n    return {}\n", "scale = lambda **given: {}\n", "from numpy import *\n"]
-)
-def test_other_ways_to_have_a_reference_are_left_to_its_call(folder: Path, reference: str) -> None:
-    (folder / "reference.py").write_text(reference)
-    assert read_task(folder / "task.toml").reference == reference
-
-
-def test_the_reference_gets_scalars_as_the_kernel_does(folder: Path) -> None:
+def test_other_ways_to_have_a_reference_are_left_to_its_call_which_gets_scalars_as_the_kernel_does(
+    folder: Path,
+) -> None:
     edit(folder, "task.toml", '"0.5"', '"0.1"')
     task = read_task(folder / "task.toml")
     [y] = reference_results(task, task.workloads[0], {"x": np.ones(1024)}).values()
     assert y[0] == float(np.float32(0.1)) != 0.1
-
-
-def test_an_output_has_a_tolerance_of_its_own(folder: Path) -> None:
-    edit(folder, "task.toml", "[tolerance]", "[tolerance]\ny = { rtol = 0.25, atol = 0 }")
-    task = read_task(folder / "task.toml")
-    assert task.tolerance_of("float32", "y").rtol == 0.25 and task.tolerance_of("float32", "other").rtol == 1e-5
+    for text in ("def scale(x):\n    return {}\n", "scale = lambda **given: {}\n", "from numpy import *\n"):
+        (folder / "reference.py").write_text(text)
+        assert read_task(folder / "task.toml").reference == text
 
 
 def test_a_range_of_whole_numbers_has_both_ends() -> None:
@@ -331,8 +314,9 @@ class TestSignature:
         return require_signature(task, task.sources("cuda").baseline.template, "here")
 
     @pytest.mark.parametrize("name", sorted(library_tasks()))
-    def test_that_of_every_library_kernel_is_its_task(self, name: str) -> None:
+    def test_that_of_every_library_kernel_is_its_task_which_survives_the_journal(self, name: str) -> None:
         task = load_task(name)
+        assert Task.model_validate(json.loads(json.dumps(task.model_dump(mode="json")))) == task
         for sources in task.backends.values():
             assert require_signature(task, sources.baseline.template, "here") == ""
 
@@ -354,13 +338,255 @@ class TestSignature:
             self.required(folder, old, new)
         assert wanted in str(caught.value)
 
-    @pytest.mark.parametrize(
-        ("old", "new", "wanted"),
-        [
+    def test_what_cannot_be_compared_is_said(self, folder: Path) -> None:
+        whole = "#define K void scale()\nMAKE(scale)\n"
+        for old, new, wanted in (
             ("const T* x", "const T (*x)[100]", ""),
             ("int n)", "int n, ...)", "the signature was not compared, as it has `...`"),
-            (KERNEL, "#define K void scale()\nMAKE(scale)\n", "a macro makes the kernel"),
-        ],
-    )
-    def test_what_cannot_be_compared_is_said(self, folder: Path, old: str, new: str, wanted: str) -> None:
-        assert wanted in (said := self.required(folder, old, new)) and bool(said) == bool(wanted)
+            (
+                KERNEL.replace("const T* x", "const T (*x)[100]").replace("int n)", "int n, ...)"),
+                whole,
+                "a macro makes",
+            ),
+        ):
+            assert wanted in (said := self.required(folder, old, new)) and bool(said) == bool(wanted)
+
+
+SUM = """\
+__kernel void add(__global float *c, __global const float *a, __global const float *b, int n)
+{
+    const int first = (get_group_id(0) * block_size_x + get_local_id(0)) * work;
+    for (int i = first; i < first + work && i < n; i++) c[i] = a[i] + b[i];
+}
+"""
+ADD = "def add(a, b, n):\n    return {'c': a + b}\n"
+
+
+def problem(**kernel: Any) -> dict[str, Any]:
+    vector = {"Type": "float", "MemoryType": "Vector", "Size": "ProblemSize[0]"}
+    return {
+        "ConfigurationSpace": {
+            "TuningParameters": [
+                {"Name": "block_size_x", "Type": "int", "Values": "[16, 32, 64]", "Default": 32},
+                {"Name": "work", "Type": "int", "Values": "list(range(1, 5))", "Default": 1},
+            ],
+            "Conditions": [{"Expression": "block_size_x * work <= 128", "Parameters": ["block_size_x", "work"]}],
+        },
+        "KernelSpecification": {
+            "Language": "OpenCL",
+            "KernelName": "add",
+            "KernelFile": "add.cl",
+            "GlobalSize": {"X": "1"},
+            "LocalSize": {"X": "block_size_x"},
+            "GridDivX": ["block_size_x", "work"],
+            "ProblemSize": [10_000],
+            "Arguments": [
+                {"Name": "c", **vector, "AccessType": "WriteOnly", "FillType": "Constant", "FillValue": 0.0},
+                {"Name": "a", **vector, "AccessType": "ReadOnly", "FillType": "Random", "FillValue": 1.0},
+                {"Name": "b", **vector, "AccessType": "ReadOnly", "FillType": "Random", "FillValue": 1.0},
+                {"Name": "n", "Type": "int32", "MemoryType": "Scalar", "FillValue": 10_000},
+            ],
+            **kernel,
+        },
+    }
+
+
+@pytest.fixture
+def t1(tmp_path: Path) -> Path:
+    (tmp_path / "add.cl").write_text(SUM)
+    (tmp_path / "reference.py").write_text(ADD)
+    path = tmp_path / "add.json"
+    path.write_text(json.dumps(problem()))
+    return path
+
+
+def task_of(t1: Path, folder: Path) -> Task:
+    folder.mkdir()
+    for name, text in read_t1(t1, f"{t1.parent / 'reference.py'}:add")[1].items():
+        (folder / name).write_text(text)
+    return read_task(folder / "task.toml")
+
+
+def test_files_may_begin_with_a_byte_order_mark(t1: Path, tmp_path: Path) -> None:
+    plain = task_of(t1, tmp_path / "plain")
+    for file in (t1, t1.parent / "add.cl", t1.parent / "reference.py"):
+        file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    assert task_of(t1, tmp_path / "marked") == plain
+
+
+def test_a_problem_becomes_a_task(t1: Path, tmp_path: Path) -> None:
+    task = task_of(t1, tmp_path / "task")
+    (template,), baseline = task.sources("opencl").templates, task.sources("opencl").baseline.template
+    (workload,) = task.workloads
+    assert workload.sizes == {"size_x": 10_000} and task.bytes_of(workload) == 3 * 40_000
+    assert [parameter.values for parameter in template.parameters] == [(16, 32, 64), (1, 2, 3, 4)]
+    assert template.default_config == {"block_size_x": 32, "work": 1} and template.source == SUM
+    assert geometry(template, {"block_size_x": 16, "work": 3}, workload).grid == (209, 1, 1)
+    assert geometry(baseline, {}, workload).grid == (313, 1, 1) and "#define block_size_x 32" in baseline.source
+    assert [argument.role for argument in task.arguments] == ["out", "in", "in", "scalar"]
+
+
+def test_without_a_reference_one_is_to_be_filled_in(t1: Path, tmp_path: Path) -> None:
+    _, files = read_t1(t1)
+    assert "def add(a, b, n):" in files["reference.py"]
+    (tmp_path / "draft").mkdir()
+    for name, text in files.items():
+        (tmp_path / "draft" / name).write_text(text)
+    with pytest.raises(TaskError, match="is still to be filled in: the right results"):
+        read_task(tmp_path / "draft" / "task.toml")
+
+
+def test_kernel_tuner_accepts_the_problem(t1: Path) -> None:
+    pytest.importorskip("kernel_tuner", reason="Kernel Tuner is not installed (pip install kernel-tuner)")
+    from kernel_tuner.file_utils import get_input_file
+
+    assert get_input_file(t1)["KernelSpecification"]["KernelName"] == "add"
+
+
+def test_what_cannot_be_taken_is_told_in_a_sentence_and_values_that_are_programs_are_not_run(t1: Path) -> None:
+    for kernel, message in (
+        ({"Language": "Vulkan"}, "key Language: Vulkan is not known"),
+        ({"KernelFile": "none.cl"}, r"key KernelFile: .*none\.cl cannot be read"),
+        ({"SharedMemory": 64}, "dynamic shared memory has no expression in T1"),
+        ({"Arguments": []}, "no argument has the AccessType"),
+        ({"ProblemSize": None}, "is not a tuning problem in the format T1"),
+        ({}, "are neither a list nor a range; write them out"),
+    ):
+        data = problem(**kernel)
+        if not kernel:
+            data["ConfigurationSpace"]["TuningParameters"][0]["Values"] = "__import__('os').getcwd()"
+        t1.write_text(json.dumps(data))
+        with pytest.raises(TaskError, match=message):
+            read_t1(t1)
+
+
+NAMES = ("A", "B", "C")
+FUNCTIONS: Mapping[str, Any] = {
+    "min": min,
+    "max": max,
+    "abs": abs,
+    "ceil": math.ceil,
+    "floor": math.floor,
+    "ceil_div": lambda a, b: -(-a // b),
+    "round_up": lambda a, b: -(-a // b) * b,
+    "is_pow2": lambda a: a > 0 and a & (a - 1) == 0,
+    "sizeof": lambda name: DTYPES[name].size,
+}
+
+LEAVES = ["0", "1", "2", "7", "32", "1000", "0.5", "2.0", "1.25", "True", "False", *NAMES, *NAMES, *NAMES]
+SHAPES = [
+    *(f"({{0}} ** {exponent})" for exponent in ("0", "2", "3", "-1", "0.5")),
+    *("(T == 'float16')", "(T in ('float32', {0}))", "({0} if T == 'float16' else {1})", "sizeof(T)"),
+]
+"""Besides those of any expression."""
+
+
+points = st.fixed_dictionaries(
+    {name: st.integers(-3, 1025) for name in NAMES} | {"T": st.sampled_from(["float16", "float32"])}
+)
+
+
+@settings(max_examples=300)
+@given(expressions(LEAVES, *SHAPES), points)
+def test_it_means_what_python_means(text: str, point: dict[str, Any]) -> None:
+    try:
+        wanted = eval(text, {"__builtins__": {}, **FUNCTIONS}, dict(point))
+    except (ArithmeticError, ValueError, TypeError):
+        with pytest.raises(ExpressionError, match="column"):
+            parse(text).evaluate(point)
+        return
+    try:
+        ours = parse(text).evaluate(point)
+    except ExpressionError as error:
+        # Only what Python would allow to grow or to leave the numbers is refused.
+        assert re.search("exceeds|no power", str(error))
+        return
+    if isinstance(ours, bool):
+        # and/or give a truth value here, where Python gives an operand.
+        assert ours == bool(wanted)
+    else:
+        np.testing.assert_allclose(ours, wanted, rtol=1e-12)
+
+
+def test_wrapped_integers_are_an_error_in_arrays_as_in_scalars() -> None:
+    big = np.array([3, 1 << 40])
+    for text in ("n * n", "n * 8388608", "n + 4611686018427387904", "-n - 4611686018427387904"):
+        with pytest.raises(ExpressionError, match="exceeds"):
+            parse(text).evaluate({"n": 1 << 40})
+        with pytest.raises(ExpressionError, match="exceeds"):
+            parse(text).evaluate({"n": big})
+    assert parse("n * 4194304").evaluate({"n": np.array([1 << 40])}).tolist() == [MAX_INTEGER]
+
+
+HOSTILE = [
+    ("a.__class__", "column 1: `a.__class__` is not part"),
+    ("1 + (lambda: 1)", "column 6: `lambda: 1` is not part"),
+    ("__import__('os').system('true')", "column 1: "),
+    ("a[0]", "column 1: `a[0]` is not part"),
+    ("a or None", "column 6: `None` is not part"),
+    ("min(*a, 1)", "column 5: `*a` is not part"),
+    ("a = 1", "column "),
+    ("(1,) * 1000000000", "column 1: "),
+    ("1 in n", "column 6: `in` is followed by a list"),
+    ("1 # and so on", "column 3: the character '#' has no place"),
+    ("max(a)", "column 1: max(): missing a required argument"),
+    ("abs(a=1)", "column 1: `abs(a=1)` is not part"),
+    ("", "column 1: it is empty"),
+    ("(a\n + b.c)", "column 6: `b.c` is not part"),
+    ("a + é\0", "column 5: the character '\\xe9' has no place"),
+    ("a" + " + a" * (MAX_DEPTH + 2), "are nested in one another"),
+    ("(" * 2000 + "1" + ")" * 2000, "column "),
+    ("1" * 4999, "column "),
+]
+
+
+@pytest.mark.parametrize(("text", "wanted"), HOSTILE, ids=[ascii(text)[:24] for text, _ in HOSTILE])
+def test_hostile_text_is_refused_at_a_column(text: str, wanted: str) -> None:
+    with pytest.raises(ExpressionError) as caught:
+        parse(text)
+    message = str(caught.value)
+    assert message.startswith("In the expression `") and wanted in message
+    assert message.endswith(".") and not message.endswith("..")
+    assert message.encode(), "the message can be printed"
+
+
+def test_ten_megabytes_are_refused_and_an_unknown_name_is_told_in_full() -> None:
+    with pytest.raises(ExpressionError, match=r"^An expression is at most 8000 characters long; this one has \d+\.$"):
+        parse("1+" * 5_000_000)
+    with pytest.raises(ExpressionError) as caught:
+        parse("VEC * dd <= 4").require({"VEC", "d"})
+    said = "In the expression `VEC * dd <= 4`, column 7: the name 'dd' is not defined; did you mean 'd'?"
+    assert str(caught.value) == said
+
+
+EVALUATION = [
+    ("9 ** 9 ** 9", "column 1: an exponent is at most 64."),
+    ("a + 1 // (a - 4)", "column 5: integer division or modulo by zero."),
+    ("a + zero % 0", "column 5: the name 'zero' is not defined; known names are T, a."),
+    ("T + 1", "column 1: text takes part in comparisons only."),
+    ("sizeof(a)", f"column 1: sizeof() takes a data type, one of {', '.join(DTYPES)}, not 4."),
+    ("(0 - a) ** 0.5", "column 1: a negative number has no power that is not whole."),
+    ("0 ** -1", "column 1: 0 has no negative power."),
+    ("ceil(1e999)", "column 1: cannot convert float infinity to integer."),
+]
+
+
+@pytest.mark.parametrize(("text", "wanted"), EVALUATION, ids=[text for text, _ in EVALUATION])
+def test_what_has_no_value(text: str, wanted: str) -> None:
+    with pytest.raises(ExpressionError) as caught:
+        parse(text).evaluate({"a": 4, "T": "float32"})
+    assert str(caught.value) == f"In the expression `{text.strip()}`, {wanted}"
+
+
+@pytest.mark.parametrize("text", ["1e999", "1e999 - 1e999", "1e300", "2.5", "n > 3", "'four'"])
+def test_a_whole_number_is_asked_for(text: str) -> None:
+    with pytest.raises(ExpressionError, match=r"must give a (whole )?number, but gives"):
+        parse(text).integer({"n": 4})
+
+
+def test_conditions_take_one_side_only() -> None:
+    assert parse("n // d if d else 0").evaluate({"n": 4, "d": 0}) == 0
+    assert parse("d == 0 or n % d == 0").evaluate({"n": 4, "d": 0}) is True
+    assert parse("d and n // d > 1").evaluate({"n": 4, "d": 0}) is False
+    assert parse("1 < a in (2, 3)").evaluate({"a": 3}) is True
+    assert parse("log2(n)").integer({"n": 1024}) == 10

@@ -1,10 +1,14 @@
-"""The tasks that ship: they load, describe themselves truly, compile, and compute what their references say."""
+"""The tasks that ship and the raw kernels of tests/raw: they load, describe themselves truly, compile, and compute what
+their references say."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,10 +23,11 @@ from tunesmith.kernels.build.machine_code import global_variables
 from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.check.compare import deviation, measure_set
 from tunesmith.kernels.launch.buffers import WorkloadData
+from tunesmith.kernels.measure.opponents import Prepared, prepare_opponent
 from tunesmith.kernels.outcome import CompileFailed
 from tunesmith.kernels.space import compiler_rejection, device_names, feasible
 from tunesmith.kernels.spec.expression import parse
-from tunesmith.kernels.spec.task import Task, Workload, geometry
+from tunesmith.kernels.spec.task import FunctionOpponent, Task, Workload, geometry
 from tunesmith.kernels.spec.taskfile import library_tasks, load_task
 from tunesmith.kernels.spec.template import Config, Template
 
@@ -30,6 +35,8 @@ TASKS = (
     *("fused_add_rmsnorm", "gemm", "gemv_int4", "layernorm", "merge_attn_states", "quantize_per_token", "rope"),
     *("silu_and_mul", "skinny_gemm", "softmax", "stencil3x3", "topk_softmax", "transpose"),
 )
+RAW = Path(__file__).resolve().parent.parent / "raw"
+RAW_TASKS = sorted(path.parent.name for path in RAW.glob("*/task.toml"))
 WITH_OPENCL = tuple(name for name in TASKS if "opencl" in load_task(name).backends)
 DTYPES = ("float16", "bfloat16", "float32")
 MORE_TUNED = {"quantize_per_token": {"int8", "float8_e4m3"}, "stencil3x3": {"float32"}, "topk_softmax": {"float32"}}
@@ -82,24 +89,20 @@ def static_shared(template: Template, config: Config, workload: Workload) -> int
     return parse(template.static_shared_bytes).integer({**workload.names, **config})
 
 
-def test_the_library_holds_these_tasks() -> None:
-    assert tuple(library_tasks()) == TASKS
+def test_these_are_all() -> None:
+    assert tuple(library_tasks()) == TASKS and sorted(CASES) == RAW_TASKS
 
 
 @pytest.mark.parametrize("name", TASKS)
 class TestDescription:
-    def test_it_has_cuda_with_a_plain_baseline(self, name: str) -> None:
+    def test_it_has_cuda_with_a_plain_baseline_and_templates_that_explain_themselves(self, name: str) -> None:
         task = load_task(name)
-        assert task.name == name
-        assert task.entry == ("gemm" if name == "skinny_gemm" else name)
+        assert task.name == name and task.entry == ("gemm" if name == "skinny_gemm" else name)
         assert set(task.backends) <= {"cuda", "opencl"} and "cuda" in task.backends
         for sources in task.backends.values():
             assert sources.baseline.label == "plain"
             cuda = sources.baseline.template.backend == "cuda"
             assert len(sources.templates) == (SEVERAL_TEMPLATES.get(name, 1) if cuda else 1)
-
-    def test_parameters_and_constraints_explain_themselves(self, name: str) -> None:
-        for sources in load_task(name).backends.values():
             for template in sources.templates:
                 assert template.description
                 assert all(parameter.doc and len(parameter.values) > 1 for parameter in template.parameters)
@@ -118,11 +121,6 @@ class TestDescription:
         for workload in task.workloads:
             assert task.bytes_of(workload) < 8 * GIB
             assert task.flops_of(workload) > 0 or name == "transpose"
-
-    def test_bytes_count_every_array_once_for_each_direction(self, name: str) -> None:
-        task = load_task(name)
-        for workload in task.workloads:
-            assert task.bytes_of(workload) == bytes_of_arrays(task, workload)
 
     def test_the_space_is_large_and_holds_the_default(self, name: str) -> None:
         task = load_task(name)
@@ -144,6 +142,13 @@ class TestDescription:
         assert len(feasible(template, held_out, limits)) == len(tuned)
 
 
+@pytest.mark.parametrize("name", [*TASKS, *(str(RAW / name) for name in RAW_TASKS)])
+def test_bytes_count_every_array_once_for_each_direction(name: str) -> None:
+    task = load_task(name)
+    for workload in task.workloads:
+        assert task.bytes_of(workload) == bytes_of_arrays(task, workload)
+
+
 def test_the_tolerance_refuses_an_accumulation_in_float16_and_accepts_one_in_float() -> None:
     rng = np.random.default_rng(0)
     a = rng.standard_normal((8, 1024)).astype(np.float16)
@@ -158,7 +163,7 @@ def test_the_tolerance_refuses_an_accumulation_in_float16_and_accepts_one_in_flo
 
 
 @functools.cache
-def nvrtc(arch: str) -> Compiler:
+def nvrtc_for(arch: str) -> Compiler:
     """One for all tasks, which keeps the headers that it has compiled."""
     from tunesmith.kernels.backends.nvrtc import NvrtcCompiler
 
@@ -169,7 +174,7 @@ def check_cuda(name: str, target: str, dtype: str, count: int, seed: int) -> Non
     """Baseline, kernels that are opponents and some configurations compile, take the shared memory they declare, and
     can be launched."""
     limits = resolve_target(target)
-    compiler = nvrtc(limits.arch)
+    compiler = nvrtc_for(limits.arch)
     sources = load_task(name).sources("cuda")
     workload = small_workloads(name, dtype)[-1]
     candidates: list[tuple[Template, Config]] = [(sources.baseline.template, {})]
@@ -272,10 +277,115 @@ def test_opencl_computes_what_the_reference_says(name: str, dtype: str, count: i
 
 def test_gemm_takes_the_tensor_cores_that_a_device_has() -> None:
     templates = load_task("gemm").sources("cuda").templates
+    portable = ["tensor_cores", "tiles"]
+    wanted = {"sm_75": ["tiles"], "sm_80": portable, "sm_120": portable, "sm_90": ["warpgroups", *portable]}
+    for target, names in wanted.items():
+        assert [one.name for one in templates if one.runs_on(device_names(resolve_target(target)))] == names
 
-    def usable(target: str) -> list[str]:
-        return [one.name for one in templates if one.runs_on(device_names(resolve_target(target)))]
 
-    assert usable("sm_75") == ["tiles"]
-    assert usable("sm_80") == usable("sm_120") == ["tensor_cores", "tiles"]
-    assert usable("sm_90") == ["warpgroups", "tensor_cores", "tiles"]
+# Of functions of PyTorch.
+SIZES = {"m": 5, "n": 3, "k": 2, "h": 4, "d": 40, "pairs": 8}
+OPPONENTS = [(name, one) for name in library_tasks() for one in load_task(name).opponents]
+
+
+@pytest.fixture(scope="module")
+def torch() -> Any:
+    return pytest.importorskip("torch", reason="the opponents are functions of PyTorch")
+
+
+def require_right(name: str, opponent: FunctionOpponent, dtype: str, opened: Any) -> None:
+    """It computes what the task does."""
+    task = load_task(name)
+    sizes = {name: SIZES[name] for name in task.size_names}
+    workload = Workload(name="small", sizes=sizes, types={"T": dtype})
+    data = WorkloadData(opened, task, workload, seed=0, max_bytes=1 << 28)
+    found = prepare_opponent(opponent, data, opened.sample_seconds)
+    assert isinstance(found, Prepared), found
+
+
+def test_every_task_has_an_opponent() -> None:
+    assert {name for name, _ in OPPONENTS} == set(library_tasks())
+    # Importing PyTorch takes seconds, so that a plain tuning does without.
+    assert all(one.on_request for _, one in OPPONENTS)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("name", "opponent"), [pytest.param(*one, id=f"{one[0]}-{one[1].name}") for one in OPPONENTS])
+def test_opponents_compute_what_the_task_does(name: str, opponent: Any, dtype: str, torch: Any, opened: Any) -> None:
+    """What is compiled runs as it is written here."""
+    with torch.compiler.set_stance("force_eager"):
+        require_right(name, opponent, dtype, opened)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("name", "opponent"), [pytest.param(*one, id=one[0]) for one in OPPONENTS if one[1].label == "compiled"]
+)
+def test_compiled_ones_do_so_compiled(name: str, opponent: FunctionOpponent, torch: Any, opened: Any) -> None:
+    require_right(name, opponent, "float16", opened)
+
+
+def raw(name: str) -> Task:
+    return load_task(str(RAW / name))
+
+
+@pytest.mark.parametrize("name", RAW_TASKS)
+def test_a_raw_kernel_compiles_for_every_choice_of_types_and_has_no_template(name: str, nvrtc: Any) -> None:
+    task, limits = raw(name), resolve_target("sm_90")
+    baseline, templates = task.sources("cuda").baseline, task.sources("cuda").templates
+    assert baseline.label == "plain" and templates == ()
+    for types in {tuple(workload.types.items()): workload.types for workload in task.workloads}.values():
+        artifact = nvrtc.compile(specialise(baseline.template, {}, types))
+        assert isinstance(artifact, Artifact), artifact
+        assert artifact.resources.spills == 0 and artifact.globals == ()
+        for workload in task.workloads:
+            assert compiler_rejection(limits, geometry(baseline.template, {}, workload), artifact.resources) is None
+
+
+BYTES = np.array([[0x88] * 64 + [0x19]])
+COUNTS = np.zeros(256)
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "rope": ({"x": [[[3, 4]]], "cosines": [[0]], "sines": [[1]], "n": 1, "h": 1, "half": 1}, {"out": [[[-4, 3]]]}),
+    "layernorm": ({"x": [[1, 3]], "weight": [2, 4], "bias": [0.5, 0], "eps": 0, "n": 1, "d": 2}, {"out": [[-1.5, 4]]}),
+    "int8_quant": (
+        # 63.5 and 31.75 of the first row; ties go to the even neighbour.
+        {"x": [[1, -2, 0.5, 0], [0, 0, 0, 0], [-127, 1.5, 2.5, 127]], "n": 3, "d": 4},
+        {"q": [[64, -127, 32, 0], [0, 0, 0, 0], [-127, 2, 2, 127]], "scales": [2 / 127, 1e-10 / 127, 1]},
+    ),
+    "topk_softmax": (
+        {"logits": [[0, math.log(2.0), math.log(2.0)]], "n": 1, "e": 3, "k": 2},
+        {"experts": [[1, 2]], "weights": [[0.4, 0.4]]},
+    ),
+    "stencil3x3": (
+        {"image": [[[1, 2], [3, 4]]], "filter": np.arange(9.0), "n": 1, "h": 2, "w": 2},
+        {"out": [[[67, 57], [37, 27]]]},
+    ),
+    "histogram": (
+        {"data": [1, 255, 1], "counts": COUNTS + 3, "n": 3},
+        {"counts": COUNTS + 3 + 2 * (np.arange(256) == 1) + (np.arange(256) == 255)},
+    ),
+    "causal_conv1d": (
+        {"x": [[[2], [3]]], "filter": [[1, 10, 100, 1000]], "bias": [5], "b": 1, "t": 2, "c": 1},
+        {"out": [[[2005], [3205]]]},
+    ),
+    "dequant_int4": ({"packed": BYTES, "scales": [[0.5, 4]], "n": 1, "m": 65}, {"out": [[0] * 128 + [4, -28]]}),
+    "gemv": ({"matrix": [[1, 2, 3], [0, -1, 4]], "x": [1, 10, 100], "n": 2, "k": 3}, {"out": [321, 390]}),
+    "embedding_bag": (
+        {"table": [[1, 2], [10, 20], [100, 200]], "rows": [[0, 2], [1, 1]], "n": 2, "k": 2, "d": 2},
+        {"out": [[101, 202], [20, 40]]},
+    ),
+    "transpose": ({"x": np.arange(6.0).reshape(2, 3), "n": 2, "d": 3}, {"out": [[0, 3], [1, 4], [2, 5]]}),
+    "cumsum": ({"x": [[1, 2, -4], [0.5, 0, 0.5]], "n": 2, "d": 3}, {"out": [[1, 3, -1], [0.5, 0.5, 1]]}),
+}
+
+
+@pytest.mark.parametrize("name", RAW_TASKS)
+def test_a_reference_computes_what_its_name_says(name: str) -> None:
+    (given, expected), task = CASES[name], raw(name)
+    namespace: dict[str, Any] = {}
+    exec(task.reference, namespace)
+    arrays = {key: np.array(value, float) if np.ndim(value) else value for key, value in given.items()}
+    found = namespace[task.reference_name](**arrays)
+    assert found.keys() == expected.keys()
+    assert all(np.allclose(found[key], value, rtol=1e-9, atol=0) for key, value in expected.items()), found

@@ -219,6 +219,5 @@ def test_oclgrind_names_races_and_what_nobody_wrote(device: Any, old: str, new: 
 def test_a_verdict_says_where_oclgrind_is_missing(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
     plain = Candidate(TASK.sources("opencl").baseline.template, {}, {})
-    suspect = (plain, plain, STEPS[:1])
-    (found,) = sanitize([suspect], TASK, device.limits, device.index)
+    (found,) = sanitize([(plain, plain, STEPS[:1])], TASK, device.limits, device.index)
     assert str(found).startswith("oclgrind was not run: it is not installed here")

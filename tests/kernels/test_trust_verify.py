@@ -1,28 +1,60 @@
-"""The full verdict: its steps, and how accuracy is compared with the baseline's."""
+"""The full verdict: its steps, how accuracy is compared with the baseline's, the contents and sizes that it makes up.
+Whatever a task file says, its kernel can be called with them, they keep to what is said of its arrays, and are
+cheap."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from compiling import write_task
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from tunesmith.actors.judging.judge import _source_with_parameters
+from tunesmith.actors.judging.task_check import examine_reference
+from tunesmith.graph.dispatch import draw_shapes
+from tunesmith.graph.results.runtime import drawn as exported_drawn
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.check import plan as planning
 from tunesmith.kernels.check import verify as verifying
 from tunesmith.kernels.check.compare import Deviation
-from tunesmith.kernels.check.plan import Shapes, Step, drawn_steps, plan, reaching_steps
+from tunesmith.kernels.check.plan import (
+    Shapes,
+    Step,
+    drawn_steps,
+    extents,
+    plan,
+    reaching_steps,
+    small_workload,
+)
 from tunesmith.kernels.check.source_sizes import source_integers
 from tunesmith.kernels.check.verify import Passed, allowed_errors, growth, infeasible_on, less_accurate
-from tunesmith.kernels.launch.contents import EDGES, KINDS, PLAIN, RANDOM_BLOCK, WHOLE, Contents, draw, kinds_of, spread
+from tunesmith.kernels.launch.contents import (
+    CHANGES,
+    EDGES,
+    KINDS,
+    PLAIN,
+    RANDOM_BLOCK,
+    WHOLE,
+    Contents,
+    draw,
+    draw_variants,
+    kinds_of,
+    spread,
+)
 from tunesmith.kernels.spec.dtypes import DTYPES
-from tunesmith.kernels.spec.task import Fill, Special, Task
-from tunesmith.kernels.spec.taskfile import load_task
+from tunesmith.kernels.spec.expression import parse
+from tunesmith.kernels.spec.task import Argument, Fill, Special, Task, TaskError, Workload
+from tunesmith.kernels.spec.taskfile import LIBRARY, load_task, read_task
 
 GPU = resolve_target("h200")
 CPU = replace(GPU, kind="cpu", backend="opencl")
@@ -96,22 +128,15 @@ def test_each_array_has_contents_of_its_own_beside_plain_ones() -> None:
     assert len(together) > 0.95 * len(kinds) * len(task.types["T"])
 
 
-def test_all_declared_combinations_of_types_are_drawn() -> None:
+def test_all_declared_combinations_of_types_are_drawn_and_scalars_a_task_lists() -> None:
     task = load_task("fused_add_rmsnorm")
-    weight = [one.model_copy(update={"dtype": "W"}) if one.name == "weight" else one for one in task.arguments]
+    changes = {"weight": {"dtype": "W"}, "eps": {"values": ("1e-3", "d / 1000")}}
+    arguments = tuple(one.model_copy(update=changes.get(one.name, {})) for one in task.arguments)
     workloads = tuple(one.model_copy(update={"types": {**one.types, "W": "float32"}}) for one in task.workloads)
     types = {**task.types, "W": ("float16", "float32")}
-    task = task.model_copy(update={"arguments": tuple(weight), "types": types, "workloads": workloads})
-    found = {tuple(one.workload.types.values()) for one in drawn_steps(Shapes(task, GPU, workloads[0], 0))}
-    assert found == set(itertools.product(*types.values()))
-
-
-def test_scalars_take_the_values_a_task_lists_or_drawn_ones() -> None:
-    task = load_task("fused_add_rmsnorm")
-    listed = tuple(
-        one.model_copy(update={"values": ("1e-3", "d / 1000")}) if one.name == "eps" else one for one in task.arguments
-    )
-    steps = drawn_steps(Shapes(task.model_copy(update={"arguments": listed}), GPU, task.workloads[0], seed=0))
+    task = task.model_copy(update={"arguments": arguments, "types": types, "workloads": workloads})
+    steps = drawn_steps(Shapes(task, GPU, workloads[0], 0))
+    assert {tuple(one.workload.types.values()) for one in steps} == set(itertools.product(*types.values()))
     found = [(value, step.workload.sizes["d"]) for step in steps for _, value in step.contents.scalars]
     assert found and all(value in (1e-3, size / 1000) for value, size in found)
     values = [{value for step in drawn("fused_add_rmsnorm", GPU, seed)[1] for _, value in step.contents.scalars}
@@ -153,43 +178,34 @@ def test_numbers_that_a_source_compares_with_are_those_it_computes(source: str, 
     assert source_integers(source)[: len(wanted)] == wanted
 
 
-@pytest.mark.parametrize(
-    ("nested", "times"), [*((one, 20_000) for one in ("(", "-", "f(", "(a)", "1+", "x[")), ("9+x+", 5000)]
-)
-def test_a_source_of_any_depth_is_read(nested: str, times: int) -> None:
-    assert len(source_integers(nested * times)) <= 2
-
-
-def test_parameters_are_macros_of_what_a_source_speaks_of() -> None:
-    task = load_task("silu_and_mul")
-    plain = task.sources("cuda").baseline.template
+def test_a_source_of_any_depth_is_read_and_parameters_are_macros_of_what_it_speaks_of() -> None:
+    for nested, times in (*((one, 20_000) for one in ("(", "-", "f(", "(a)", "1+", "x[")), ("9+x+", 5000)):
+        assert len(source_integers(nested * times)) <= 2
+    plain = load_task("silu_and_mul").sources("cuda").baseline.template
     template = plain.model_copy(update={"source": "if (d > GROUP * ITEMS) {}"})
     numbers = source_integers(_source_with_parameters(template, {"GROUP": 64, "ITEMS": 7, "FAST": True, "NAME": "x"}))
     assert numbers[0] == 448 and set(numbers) >= {64, 7}
 
 
-@pytest.mark.parametrize(
-    ("times", "is_derived", "error", "allowed"),
-    [
+def test_made_up_workloads_are_judged_beside_the_baseline() -> None:
+    task = load_task("softmax")
+    for times, is_derived, error, allowed in (
         (1, False, 0.95, 1.0),
         (1, True, 0.95, 1.9),
         (5, True, 0.95, 5.0),
         (100, True, 0.95, 20.0),
         (100, True, 0.01, 20.0),
-    ],
-)
-def test_made_up_workloads_are_judged_beside_the_baseline(
-    times: int, is_derived: bool, error: float, allowed: float
-) -> None:
-    task = load_task("softmax")
-    sizes = {"n": 1, "d": times * max(one.sizes["d"] for one in task.workloads)}
-    step = Step(task.workloads[0].model_copy(update={"sizes": sizes}), Contents(), is_derived)
-    (found,) = allowed_errors(task, step, ({"out": Deviation(error, 0.1)},), growth(task, step.workload))
-    assert found == {"out": pytest.approx(allowed)}, "sums longer than the task's own lose more"
-    assert Passed("3x7 (drawn), task", {}, {}, True, is_derived).own != is_derived
+    ):
+        sizes = {"n": 1, "d": times * max(one.sizes["d"] for one in task.workloads)}
+        step = Step(task.workloads[0].model_copy(update={"sizes": sizes}), Contents(), is_derived)
+        (found,) = allowed_errors(task, step, ({"out": Deviation(error, 0.1)},), growth(task, step.workload))
+        assert found == {"out": pytest.approx(allowed)}, "sums longer than the task's own lose more"
+        assert Passed("3x7 (drawn), task", {}, {}, True, is_derived).own != is_derived
 
 
-def test_equal_terms_one_after_the_other_may_round_the_same_way() -> None:
+def test_equal_terms_one_after_the_other_may_round_the_same_way_and_infinities_be_lost_beside_extreme_contents() -> (
+    None
+):
     task = load_task("softmax")
     workload = task.workloads[0].model_copy(update={"sizes": {"n": 1, "d": 5000}, "types": {"T": "float32"}})
     found = [
@@ -198,9 +214,6 @@ def test_equal_terms_one_after_the_other_may_round_the_same_way() -> None:
     ]
     rtol = task.tolerance_of("float32").rtol
     assert found == [pytest.approx(max(4.0, 5000 * 2.0**-24 / rtol)), 1.0]
-
-
-def test_infinities_may_be_lost_beside_extreme_contents_alone() -> None:
     arrays = (("a", "infinities"), ("b", "outliers"))
     lost = [Contents(arrays=one).may_lose_infinities for one in (arrays, arrays[:1], arrays[1:])]
     assert lost == [True, False, False]
@@ -237,16 +250,12 @@ def test_doubles_and_integers_have_all_their_bits() -> None:
     assert first != second
 
 
-def test_what_is_repeated_has_no_period() -> None:
-    block = np.arange(1000)
-    long = spread(np, block, 10_500, rng())
+def test_what_is_repeated_has_no_period_and_edge_values_share_most_elements_equally() -> None:
+    long = spread(np, np.arange(1000), 10_500, rng())
     assert long.size == 10_500 and (np.bincount(long[:10_000]) == 10).all()
     for length in (1000, 999, 500, 2000):
         assert (long[length:] != long[:-length]).mean() > 0.8
     assert RANDOM_BLOCK > 1 << 20
-
-
-def test_edge_values_share_most_elements_equally() -> None:
     assert "edges" in kinds_of(load_task("merge_attn_states")) and "edges" not in kinds_of(load_task("softmax"))
     declared = Fill(special=tuple(Special(value=value, fraction=0.01) for value in (5, 7, 9)))
     values = draw("edges", declared, (200_000,), "float32", rng())
@@ -290,33 +299,29 @@ def test_integers_of_which_nothing_is_declared_are_of_all_sizes_that_float64_has
 
 
 def test_a_task_of_integers_has_kinds_of_contents() -> None:
-    task = load_task(str(Path(__file__).resolve().parent.parent / "candidates" / "tasks" / "row_sum"))
+    task = load_task(str(TASKS / "candidates" / "tasks" / "row_sum"))
     assert kinds_of(task) == WHOLE
-    steps = plan(task, GPU, seed=0)
-    assert {one.contents.kind for one in steps if one.derived} == set(WHOLE)
+    assert {one.contents.kind for one in plan(task, GPU, seed=0) if one.derived} == set(WHOLE)
 
 
-@pytest.mark.parametrize(
-    ("rms", "baseline", "elements", "longer", "accepted"),
-    [
-        (0.39, 0.2, verifying.ACCURACY_ELEMENTS, 1, True),
-        (0.41, 0.2, verifying.ACCURACY_ELEMENTS, 1, False),
-        (0.24, 0.001, verifying.ACCURACY_ELEMENTS, 1, True),
+def test_less_accurate_is_judged_by_the_baseline_above_a_share_that_grows_with_sums() -> None:
+    task, many = load_task("fused_add_rmsnorm"), verifying.ACCURACY_ELEMENTS
+    longest = max(one.sizes["d"] for one in task.workloads)
+    assert growth(task, task.workloads[0]) == 1
+    for rms, baseline, elements, longer, accepted in (
+        (0.39, 0.2, many, 1, True),
+        (0.41, 0.2, many, 1, False),
+        (0.24, 0.001, many, 1, True),
         (0.41, 0.2, 3, 1, True),
         # A sum in order of 32768 float32 squares has a quarter of a tolerance that is meant for 14336.
-        (0.5, 0.004, verifying.ACCURACY_ELEMENTS, 1, False),
-        (0.5, 0.004, verifying.ACCURACY_ELEMENTS, 3, True),
-    ],
-)
-def test_less_accurate_is_judged_by_the_baseline_above_a_share_that_grows_with_sums(
-    rms: float, baseline: float, elements: int, longer: int, accepted: bool
-) -> None:
-    task = load_task("fused_add_rmsnorm")
-    longest = max(one.sizes["d"] for one in task.workloads)
-    grown = growth(task, task.workloads[0].model_copy(update={"sizes": {"n": 1, "d": longer * longest}}))
-    assert grown == longer and growth(task, task.workloads[0]) == 1
-    found, standard = {"out": Deviation(0.9, rms)}, {"out": Deviation(0.4, baseline)}
-    assert (less_accurate(found, standard, {"out": elements}, grown * verifying.ACCURACY_FREE) is None) == accepted
+        (0.5, 0.004, many, 1, False),
+        (0.5, 0.004, many, 3, True),
+    ):
+        grown = growth(task, task.workloads[0].model_copy(update={"sizes": {"n": 1, "d": longer * longest}}))
+        assert grown == longer
+        found, standard = {"out": Deviation(0.9, rms)}, {"out": Deviation(0.4, baseline)}
+        worse = less_accurate(found, standard, {"out": elements}, grown * verifying.ACCURACY_FREE)
+        assert (worse is None) == accepted, (rms, baseline)
 
 
 @pytest.mark.parametrize("dtype", [one.name for one in DTYPES.values() if one.is_float])
@@ -329,3 +334,228 @@ def test_poison_is_a_nan_that_computing_does_not_give(dtype: str) -> None:
     with np.errstate(invalid="ignore"):
         computed = (np.abs(zero / zero) if kind.itemsize == 1 else zero / zero).astype(kind)
     assert computed.tobytes() != poison.tobytes()
+
+
+FILES: dict[str, tuple[str, str, tuple[str, ...], str, set[str]]] = {
+    # arrays "name role dtype shape"; sizes of its workloads; requires; flops; sizes that are no extents
+    "power of two": ("x in T n; out out T n", "n=4096; n=65536", ("n & (n - 1) == 0",), "", set()),
+    "bounded": ("x in T n d; out out T n d", "n=512, d=4096", ("d <= 4096", "d >= 64"), "", set()),
+    "all multiples": (
+        "a in T m k; b in T k n; c out T m n", "m=1024, n=1024, k=1024; m=4096, n=4096, k=4096",
+        ("m % 64 == 0 and n % 64 == 0", "k % 32 == 0"), "2 * m * n * k", set(),
+    ),
+    "radius": ("x in T h w; out out T h w", "h=1080, w=1920, r=3; h=4096, w=4096, r=8", (), "", {"r"}),
+    "window with flops": ("x in T n; out out T n", "n=100000, window=128", ("window < n",), "n * window", {"window"}),
+    "weights of a radius": (
+        "x in T h w; f in float32 2*r+1 2*r+1; out out T h w", "h=512, w=512, r=2",
+        ("2 * r + 1 <= w",), "2 * h * w * (2 * r + 1) ** 2", {"r"},
+    ),
+    "halo": ("x in T h+2*r w+2*r; out out T h w", "h=64, w=64, r=3; h=1024, w=1024, r=4", (), "", {"r"}),
+    "valid": ("x in T h w; out out T h-2*r w-2*r", "h=512, w=512, r=2; h=64, w=64, r=5", (), "", {"r"}),
+    "strided": ("x in T n; out out T (n-k)//s+1", "n=65536, k=5, s=2", ("n >= k",), "", {"k", "s"}),
+    "steps": ("x inout T n", "n=65536, steps=100", (), "n * steps", {"steps"}),
+    "sweeps": ("x in T h w; out out T h w", "h=256, w=256, sweeps=1000", ("sweeps % 2 == 0",), "", {"sweeps"}),
+    "bodies": ("p in T n 3; f out T n 3", "n=4096; n=30000", (), "20 * n * n", set()),
+    "bitmap": ("x in uint32 ceil_div(n,32); out out uint32 ceil_div(n,32)", "n=1048576", (), "", set()),
+    "partial sums": ("x in T n; out out T ceil_div(n,1024)", "n=16777216", (), "n", set()),
+    "capped": ("x in T min(n,65536); out out T min(n,65536)", "n=4096", (), "", set()),
+    "products": ("x in T b*t h*d; out out T b*h t*d", "b=2, t=512, h=8, d=64", ("d % 8 == 0",), "", set()),
+    "powers": ("x in T 2**p; out out T 2**p", "p=16; p=20", (), "p * 2 ** p", set()),
+    "large and tied": ("x in T n d; out out T n d", "n=8192, d=8192", ("n == d", "n % 4096 == 0"), "n * d", set()),
+    "large work": ("x in T n; out out T n", "n=1048576, steps=100000", ("n == 1048576",), "n * steps", {"steps"}),
+    "no sizes": ("x in T 4096; out out T 4096", "", (), "4096", set()),
+    "no inputs": ("out out T n", "n=65536", (), "", set()),
+    "a contradiction elsewhere": ("x in T n; out out T n", "n=4096", ("n // (n - 64) >= 1 or n < 2",), "", set()),
+    "attention": (
+        "q in T h t d; k in T g s d; v in T g s d; out out T h t d", "h=32, g=8, t=128, s=1024, d=128",
+        ("h % g == 0", "t <= s", "d in (64, 128)"), "4 * h * t * s * d", set(),
+    ),
+}  # fmt: skip
+SOURCES = (
+    "if (n > 1500) desc = (1ull << 62) | 0x7fffffff; if (i < 0x7fffffff && mask != 0xffffffffu) x();",
+    "#define TILE 96\nfor (int i = 0; i < n - TILE; i += TILE) if (n > 100000000 || n < 2147483647) f(i);",
+    "case 777: if (d % 192 == 0 || (n << 40) > 5) return; if (n >= 9223372036854775807ull) g();",
+)
+TYPES = (("float32",), ("float16", "float32"), ("int32", "uint8"))
+TASKS = Path(__file__).resolve().parent.parent
+PATHS = [*LIBRARY.glob("*/task.toml"), *TASKS.glob("raw/*/task.toml"), *TASKS.glob("candidates/tasks/*/task.toml")]
+
+
+def made(name: str, variant: int, folder: Path) -> Task:
+    """The task of a row, in one set of types, with a scalar of its own, read from its file."""
+    arrays, workloads, requires, flops, _ = FILES[name]
+    types = [(role, dtype) for _, role, dtype, *_ in map(str.split, arrays.split("; "))]
+    stored = {one for role, dtype in types if role != "in" for one in (TYPES[variant] if dtype == "T" else (dtype,))}
+    tables = f"[types]\nT = {json.dumps(TYPES[variant])}\n" if "T" in dict(map(reversed, types)) else ""
+    exact = [f"{dtype} = {{ rtol = 0, atol = 0 }}" for dtype in sorted({"int32", "uint8", "uint32"} & stored)]
+    return write_task(
+        folder,
+        f"{arrays}; scale scalar float32 0.5",
+        workloads,
+        backends=("cuda", "opencl"),
+        keys=f"requires = {json.dumps(requires)}" + (f'\nflops = "{flops}"' if flops else ""),
+        tables="\n".join([f"{tables}[tolerance]", *exact]),
+    )
+
+
+def array_bytes(task: Task, workload: Workload) -> int:
+    arrays = [one for one in task.arguments if one.role != "scalar"]
+    return sum(math.prod(task.shape_of(one, workload)) * DTYPES[task.dtype_of(one, workload)].size for one in arrays)
+
+
+def require_bounds(task: Task, limits: DeviceLimits, source: str) -> int:
+    """Plans all steps on made-up sizes, and returns their number. Raises `AssertionError` for a step whose sizes the
+    task does not allow, or that costs more than it may."""
+    own = [one for one in task.workloads if limits.kind in one.devices]
+    steps = [one for one in plan(task, limits, 3, source=source) if one.derived]
+    steps += reaching_steps(task, limits, own[-1], [own[-1].types], 6)
+    growing = extents(task, own)
+    smallest = min(own, key=lambda one: array_bytes(task, one))
+    most_elements = planning.MAX_ELEMENTS_PER_BYTE * planning.MAX_BYTES[limits.kind]
+    cheap = planning.MAX_BYTES[limits.kind]
+    most_bytes = max(planning.MAX_BYTES[limits.kind], array_bytes(task, smallest))
+    most_flops = max(planning.MAX_FLOPS[limits.kind], task.flops_of(smallest))
+    near_bytes = planning.MAX_NEIGHBOUR_BYTES[limits.kind]
+    for step in steps:
+        workload = step.workload
+        assert task.allows(workload), step.name
+        near = workload.name.endswith("(near)")
+        long = planning.LONG_FACTOR[limits.kind] if workload.name.endswith("(long)") else 1
+        assert array_bytes(task, workload) <= (near_bytes if near else max(long * cheap, most_bytes)), step.name
+        assert near or task.flops_of(workload) <= most_flops, step.name
+        for name, size in workload.sizes.items():
+            usual = {one.sizes[name] for one in own}
+            beside = {value for one in usual for value in (one, one // 2, one - 1, one + 1, 2 * one) if value >= 1}
+            related = any(name in parse(text).names for text in task.requires)
+            assert name in growing or related or size in beside, f"{step.name}: {name} is no extent"
+            assert 1 <= size <= max(long * most_elements, max(usual) + 3), step.name
+    return len(steps)
+
+
+@pytest.mark.parametrize("limits", [GPU, CPU], ids=["gpu", "cpu"])
+@pytest.mark.parametrize("path", sorted(PATHS), ids=lambda path: path.parent.name)
+def test_steps_for_each_template_of_a_task_keep_to_the_bounds(path: Path, limits: DeviceLimits) -> None:
+    task = read_task(path)
+    if limits.backend in task.backends and any(limits.kind in one.devices for one in task.workloads):
+        sources = task.sources(limits.backend)
+        source = "\n".join(one.source for one in (sources.baseline.template, *sources.templates))
+        assert require_bounds(task, limits, source) > 100
+
+
+# Each file on one kind of device, by turns; with the slow tests on both.
+CASES = [
+    pytest.param(name, at % 3, limits, id=f"{name} {limits.kind}", marks=[] if at % 2 == place else pytest.mark.slow)
+    for at, name in enumerate(FILES)
+    for place, limits in enumerate((GPU, CPU))
+]
+
+
+@pytest.mark.parametrize(("name", "variant", "limits"), CASES)
+def test_steps_for_any_task_file_keep_to_the_bounds(
+    name: str, variant: int, limits: DeviceLimits, tmp_path: Path
+) -> None:
+    task = made(name, variant, tmp_path)
+    assert set(task.workloads[0].sizes) - extents(task, task.workloads) == FILES[name][-1]
+    assert require_bounds(task, limits, SOURCES[variant])
+    small = small_workload(task, task.workloads)
+    assert task.allows(small) and array_bytes(task, small) <= array_bytes(task, task.workloads[0])
+
+
+DATA = Path(__file__).resolve().parents[1] / "data"
+GATHER, SPMV = (read_task(DATA / name / "task.toml") for name in ("gather", "spmv"))
+
+
+def ascends(values: Any, first: float = -np.inf, last: float = np.inf) -> bool:
+    return bool((values[:, 1:] >= values[:, :-1]).all() and values.min() >= first and values.max() <= last)
+
+
+ORDERS: dict[str, tuple[str, Any, Any]] = {
+    "bounded": ("int32", {"low": 0, "high": "n - 1"}, lambda one, n: one.min() >= 0 and one.max() < n),
+    "coordinates": ("float32", {"low": "-n", "high": "n / 2"}, lambda one, n: -n <= one.min() and one.max() <= n / 2),
+    "sorted": ("bfloat16", "sorted", lambda one, n: ascends(one)),
+    "table": ("int64", {"kind": "sorted", "low": 5, "high": "5 + n"}, lambda one, n: ascends(one, 5, 5 + n)),
+    "permutation": ("int32", "permutation", lambda one, n: (np.sort(one) == np.arange(n)).all()),
+    "offsets": ("int32", {"kind": "offsets", "high": "n"},
+                lambda one, n: ascends(one, 0, n) and one[:, -1].min() - one[:, 0].max() == n),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_every_kind_of_contents_and_every_change_keeps_to_the_fill(name: str) -> None:
+    (dtype, fill, holds), task, seen = ORDERS[name], GATHER, set()
+    declared = {"dtype": dtype, "shape": ("4", "n"), "fill": Fill.model_validate(fill)}
+    task = task.model_copy(update={"arguments": (task.arguments[1].model_copy(update=declared), *task.arguments[2:])})
+    for n in (2, 3, 50):
+        workload = Workload(name=str(n), sizes={"V": 9, "n": n, "d": 2}, types={})
+        for contents in (Contents(kind, seed, change) for kind in KINDS for seed in (1, 2) for change in CHANGES):
+            first, second = (one["index"] for one in draw_variants(np, task, workload, contents, 2))
+            for flat in (first, second):
+                values = flat if dtype != "bfloat16" else (flat.astype(np.uint32) << 16).view(np.float32)
+                assert holds(values.reshape(4, n).astype(np.float64), n), (contents, values)
+            seen.add((contents.change, min(9, int((first != second).sum()))))
+    assert {("all", 9), ("rows", 9)} < seen and {at for change, at in seen if change == "few"} & {1, 2}
+    at = Fill.model_validate(fill).at(workload)
+    ends = (at.mean - at.scale, at.mean + at.scale) if at.distribution == "uniform" else (None, None)
+    assert holds(
+        exported_drawn({"shape": (4, n), "dtype": dtype, "fill": (at.kind, *ends)}, np.random.default_rng(0)), n
+    )
+
+
+def test_offsets_come_with_empty_rows_equal_rows_and_one_that_has_all() -> None:
+    found = {kind: draw_variants(np, SPMV, SPMV.workloads[1], Contents(kind), 1)[0] for kind in KINDS}
+    steps = {kind: np.diff(arrays["starts"]) for kind, arrays in found.items()}
+    assert set(steps["constant"]) == {9} and steps["heavy_tails"].max() == steps["zeros"][-1] == 900
+    assert steps["sorted"][0] < 2 and steps["sorted"][-1] > 15 and len(set(steps["task"])) > 9
+
+
+@settings(max_examples=200, database=None)
+@given(
+    st.dictionaries(st.sampled_from(["kind", "low", "high", "mean"]), st.sampled_from([*ORDERS, 0, -2.5, "n", None]))
+)
+def test_any_table_is_a_fill_that_comes_back_from_json_or_a_mistake(table: dict[str, Any]) -> None:
+    try:
+        fill = Fill.model_validate(table)
+    except ValidationError:
+        return
+    assert Fill.model_validate(json.loads(fill.model_dump_json())) == fill and fill.described
+
+
+def test_made_up_sizes_keep_to_fills_and_cost_no_more_than_the_task_s_own() -> None:
+    for made in [one.workload for one in plan(SPMV, CPU, 3) if one.derived] + [small_workload(SPMV, SPMV.workloads)]:
+        assert SPMV.allows(made) and array_bytes(SPMV, made) <= 12 * 4e5, made.name
+    further = draw_shapes(SPMV, "cpu", 20, seed=1)
+    assert len(further) == 20 and all(SPMV.allows(one) for one in further)
+    assert max(array_bytes(SPMV, one) for one in further) <= array_bytes(SPMV, SPMV.workloads[0])
+    starts = SPMV.arguments[0].model_copy(update={"dtype": "int8"})
+    narrow = SPMV.model_copy(update={"arguments": (starts, *SPMV.arguments[1:])})
+    assert max(one.workload.sizes["nnz"] for one in plan(narrow, CPU, 3) if one.derived) <= 127
+    # A failure on them says whose they are.
+    strict = GATHER.model_copy(update={"reference": GATHER.reference.replace("return", "assert n > 99; return", 1)})
+    smaller = strict.workloads[0].model_copy(update={"sizes": {"V": 5, "n": 3, "d": 2}, "name": "5x3x2 (made smaller)"})
+    with pytest.raises(TaskError, match=r"\(made smaller\) \(sizes that Tunesmith chose.*AssertionError"):
+        examine_reference(strict, smaller, 0, twice=False)
+
+
+@pytest.mark.parametrize("name", ["gather", "spmv"])
+def test_a_kernel_is_checked_on_made_up_shapes_of_which_none_is_left_out(name: str, here: Any, tmp_path: Path) -> None:
+    right = DATA / name / "kernel.cl"
+    # Wrong where a row is empty, or for the first row of the table.
+    wrong = right.read_text().replace("k < starts[r + 1]", "k < max(starts[r] + 1, starts[r + 1])")
+    (tmp_path / "wrong.cl").write_text(wrong.replace("index[i / d] *", "max(index[i / d], 1) *"))
+    # A wrong kernel ends the check; the right one would take all of the time.
+    for file, seconds, verdict in ((right, 1, "accepted"), (tmp_path / "wrong.cl", 10, "rejected")):
+        found = json.loads(here("check", right.parent, "--source", file, "--check-time", seconds, "--json").stdout)
+        assert found["verdict"] == verdict, found
+        assert not [one for one in found["steps"] if "the reference" in one.get("why", "")]
+
+
+def test_scalars_may_be_zero_negative_or_fractional_and_differ_by_workload() -> None:
+    offset = {"dtype": "int32", "value": "-3 if n == 100 else 0", "values": [-1, 7]}
+    alpha = {"dtype": "float32", "value": "-0.5 * n / 100", "values": [0, "1 / 4"]}
+    scalars = [Argument(name=f"s{at}", role="scalar", **one) for at, one in enumerate((offset, alpha))]
+    other = Workload(name="other", sizes={"V": 9, "n": 50, "d": 4}, types={})
+    every = (*GATHER.arguments, *scalars)
+    task = GATHER.model_copy(update={"arguments": every, "workloads": (*GATHER.workloads, other)})
+    assert [[task.scalar_of(one, at) for one in scalars] for at in task.workloads] == [[-3, -0.5], [0, -0.25]]
+    changed = {pair for step in plan(task, CPU, 0) for pair in step.contents.scalars}
+    assert changed == {("s0", -1), ("s0", 7), ("s1", 0.0), ("s1", 0.25)}

@@ -1,4 +1,5 @@
-"""Air-gapped nodes: the files of requests and answers, also as editors and other systems change them."""
+"""Answers of a schema: how they are asked for and read; on air-gapped nodes by files, also as editors and other systems
+change them."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import json
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +16,20 @@ from fake_openai import FakeOpenAI, serve
 from hypothesis import HealthCheck, given, settings
 from mutations import json_texts
 from opened_models import Move, Opened, call, kinds
+from pydantic import BaseModel
 
 from tunesmith.graph.models import recorded
-from tunesmith.graph.models.calls import Waiting, read_answer
+from tunesmith.graph.models.calls import Completion, ModelFailed, Waiting, read_answer
 from tunesmith.graph.models.recorded import BatchModels, read_answers
+from tunesmith.graph.prompts.answers import PlanAnswer, TemplateAnswer
+from tunesmith.graph.settings import Method
 from tunesmith.hw.errors import TunesmithError
 
 CALLS = [call("a", "1"), call("b", "2"), call("c", "3")]
 
 
-def completion(text: str) -> dict[str, Any]:
-    return {"choices": [{"index": 0, "message": {"role": "assistant", "content": text}}]}
+def completion(text: Any, **message: Any) -> dict[str, Any]:
+    return {"choices": [{"message": {"role": "assistant", "content": text} | message, "finish_reason": "stop"}]}
 
 
 @pytest.fixture
@@ -154,30 +159,24 @@ def test_an_error_line_is_a_failure(batch: Any, air: Path, waiting: str, line: A
     assert batch().failure() == failed, "what the roles have seen stays"
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
+def test_a_broken_line_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    write_answer(tmp_path, "good")
+    good, choice = path.read_bytes(), '{"custom_id": "a", "response": {"body": {"choices": [{}]}}}\n'
+    for text, said in (
         ('{"custom_id": "a", "respo', "Unterminated string"),
         ("[1, 2]\n", "it is not a JSON object with a custom_id"),
         ('{"response": null}\n', "it is not a JSON object with a custom_id"),
         ('{"custom_id": "a"}\n', "it has neither a response nor an error"),
         ('{"custom_id": "a", "response": "yes"}\n', "response must be an object"),
-        (
-            '{"custom_id": "a", "response": {"body": {"choices": [{}]}}}\n',
-            "response.body is not a chat completion: choices.0.message",
-        ),
+        (choice, "response.body is not a chat completion: choices.0.message"),
         ("\xff\xfe\n", "'utf-8' codec can't decode"),
-    ],
-)
-def test_a_broken_line_is_named(tmp_path: Path, text: str, said: str) -> None:
-    path = tmp_path / "answers.jsonl"
-    write_answer(tmp_path, "good")
-    good = path.read_bytes()
-    path.write_bytes(good + text.encode("latin-1"))
-    with pytest.raises(TunesmithError) as raised:
-        read_answers(path)
-    assert f"answers.jsonl, line 2 cannot be used ({said}" in str(raised.value)
-    assert str(raised.value).endswith("): fix the line, take it out, or copy the file again.")
+    ):
+        path.write_bytes(good + text.encode("latin-1"))
+        with pytest.raises(TunesmithError) as raised:
+            read_answers(path)
+        assert f"answers.jsonl, line 2 cannot be used ({said}" in str(raised.value)
+        assert str(raised.value).endswith("): fix the line, take it out, or copy the file again.")
     path.write_bytes(good.rstrip() + b"\r\n\r\n")
     assert read_answers(path).keys() == {"good"}
 
@@ -207,3 +206,65 @@ def test_no_line_is_a_crash(tmp_path: Path, text: str) -> None:
                 read_answer(found, Move)
     except TunesmithError as error:
         assert "line " in str(error)
+
+
+class Defaulted(BaseModel, extra="forbid"):
+    size: int = 1
+
+
+class Free(BaseModel):
+    config: dict[str, int]
+
+
+@pytest.mark.parametrize("schema", [PlanAnswer, TemplateAnswer, Free, Defaulted])
+def test_a_schema_is_sent_strictly_where_strict_mode_takes_it(
+    open_run: Callable[..., Opened], tmp_path: Path, schema: type[BaseModel]
+) -> None:
+    def asked(method: Method) -> Any:
+        folder = tmp_path / method
+        with pytest.raises(Waiting):
+            open_run(folder.name, model=f"batch:{folder}", model_method=method).ask(replace(call(), schema=schema))
+        return json.loads((folder / "requests.jsonl").read_text())["body"]
+
+    strict, whole = schema not in (Free, Defaulted), schema.model_json_schema()
+    described = asked("json_schema")["response_format"]["json_schema"]
+    assert described["name"] == schema.__name__ and described["strict"] is strict
+    assert described["schema"]["properties"] == whole["properties"]
+    function = asked("function_calling")["tools"][0]["function"]
+    assert function["name"] == schema.__name__ and function["strict"] is strict
+    assert function["parameters"]["properties"] == whole["properties"]
+    told = asked("json_mode")
+    assert told["response_format"] == {"type": "json_object"}
+    assert json.dumps(whole["properties"]) in told["messages"][0]["content"], "the model must be told the schema"
+
+
+def test_the_object_is_found() -> None:
+    called = {"function": {"name": "Move", "arguments": '{"name": "a", "factor": 2}'}}
+    for answer in (
+        completion('{"name": "a", "factor": 2}'),
+        completion('Here it is:\n```json\n{"name": "a", "factor": 2}\n```\nGood luck!'),
+        completion('<think>A set {like this}? Or {"name": "b", "factor": 3}?</think>\n{"name": "a", "factor": 2}'),
+        completion('The answer is {"name": "a", "factor": 2}.'),
+        completion([{"type": "text", "text": '{"name": "a", '}, {"type": "text", "text": '"factor": 2}'}]),
+        completion("I call it.", tool_calls=[called]),
+    ):
+        assert read_answer(answer, Move) == Move(name="a", factor=2)
+    # Half a surrogate pair can be written down.
+    body = json.loads('{"choices": [{"message": {"content": "{\\"name\\": \\"\\ud800\\", \\"factor\\": 1}"}}]}')
+    assert isinstance(read_answer(body, Move), Move)
+    Completion.model_validate(body).text.encode("utf-8")
+
+
+def test_what_is_wrong_is_said() -> None:
+    for text, why in (
+        (None, "empty"),
+        ("no", "not a JSON object"),
+        ('{"name": "a"', "not a JSON object"),
+        ('{"name": "a", "factor": 2, "extra": 1}', "extra"),
+        ('```json\n{"name": "a"}\n```', "factor"),
+        ("[" * 100_000, "not a JSON object"),
+        ('{"a":' * 5_000 + "1" + "}" * 5_000, "."),
+    ):
+        found = read_answer(completion(text), Move)
+        assert isinstance(found, ModelFailed) and found.kind == "unstructured"
+        assert why in found.detail and found.detail.endswith(".") and len(found.detail) < 2000

@@ -1,16 +1,19 @@
-"""What every transport must do alike: live, by batch files in both dialects, and from a recording."""
+"""What every transport must do alike: live, by batch files in both dialects, and from a recording, which is offline,
+deterministic, and honest about what differs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_openai import REFUSED, TRUNCATED, Behaviour, FakeOpenAI, answer, serve, status
-from opened_models import Move, Opened, call
+from opened_models import Move, Opened, call, kinds
 
 from tunesmith.graph.models.calls import ModelCall, ModelFailed, Reply, Waiting
 from tunesmith.graph.models.recorded import read_answers, read_requests
+from tunesmith.hw.errors import TunesmithError
 
 Answers = list[Reply | ModelFailed]
 
@@ -90,3 +93,51 @@ def test_every_run_leaves_a_recording_that_repeats_it(way: Way, open_run: Callab
     assert read_answers(first / "answers.jsonl") == read_answers(second / "answers.jsonl")
     assert read_requests(first / "requests.jsonl") == read_requests(second / "requests.jsonl") or way.name == "live"
     assert len(read_requests(second / "requests.jsonl")) == 4
+
+
+@pytest.fixture
+def replay(
+    live: Callable[..., Opened], open_run: Callable[..., Opened], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Opened]:
+    """Opens the recording of two calls."""
+    run = live()
+    run.ask(call("moves", "The baseline takes 12.5 us.\nWhat next?"), call("seeds", "Seeds?"))
+    monkeypatch.delenv("OPENAI_API_KEY")
+    return lambda **values: open_run("replayed", **({"model": f"replay:{run.folder}"} | values))
+
+
+def test_another_measurement_gets_the_same_answer_and_a_note_unless_it_must_be_exact(replay: Any) -> None:
+    run, asked = replay(), call("moves", "The baseline takes 13.1 us.\nWhat next?")
+    assert run.reply(asked).value == Move(name="unroll", factor=4)
+    (event,) = run.events("model_call")
+    assert event["note"] == "round-1.plan.moves was recorded with another prompt" and event["note"] in run.said
+    with pytest.raises(TunesmithError, match=r"no answer to round-1\.plan\.other; it has: .*plan\.moves"):
+        run.ask(call("other"))
+    with pytest.raises(TunesmithError, match="was recorded with another prompt; leave --replay-exact out"):
+        replay(replay_exact=True).ask(call("moves", "The baseline takes 12.9 us.\nWhat next?"))
+
+
+def test_failures_are_replayed_without_caps_or_waits_and_cost_what_the_recorded_model_costs(
+    live: Any, open_run: Any, server: FakeOpenAI, tmp_path: Path
+) -> None:
+    prices = tmp_path / "prices.toml"
+    prices.write_text("[models]\ntester = { input = 10, output = 20 }\n")
+    server.next(status(503), status(503))
+    first = live(model_retries=1, max_calls=1, prices=str(prices))
+    answers = [first.ask(call(name))[0] for name in ("a", "b", "c")]
+    assert kinds(answers) == ["server_error", "ok", "capped"] and first.account.cost
+    again = open_run("again", model=f"replay:{first.folder}", prices=str(prices), max_cost=1e-9)
+    assert [again.ask(call(name))[0] for name in ("a", "b", "c")] == answers
+    assert again.account.cost == first.account.cost, "a replay costs nothing, so caps are nothing to it"
+
+
+def test_a_recording_is_whole_after_a_kill(live: Any, open_run: Any) -> None:
+    """Killed between the journal and the file, or in the middle of a line."""
+    run = live()
+    reply = run.reply()
+    transcripts = run.folder / "transcripts"
+    (transcripts / "answers.jsonl").write_text('{"custom_id": "round-1.pl')
+    (transcripts / "requests.jsonl").unlink()
+    live()
+    assert open_run("again", model=f"replay:{run.folder}", replay_exact=True).reply() == reply
+    assert len((transcripts / "requests.jsonl").read_text().splitlines()) == 1

@@ -1,4 +1,5 @@
-"""A real HTTP server, well and badly behaved: each behaviour is handled, bounded, and never leaks the key."""
+"""A real HTTP server, well and badly behaved: each behaviour is handled, bounded, and never leaks the key. Caps on
+calls, tokens and money hold whatever happens, kills included; the account has all that was spent."""
 
 from __future__ import annotations
 
@@ -6,13 +7,20 @@ import json
 import socket
 import time
 from collections.abc import Callable
-from typing import Any
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from fake_openai import CLOSED, HANG, METHODS, Behaviour, FakeOpenAI, answer, status
+from journal_rows import end_after
 from opened_models import KEY, Move, Opened, call, kinds
 
-from tunesmith.graph.models.calls import Reply
+from tunesmith.graph.context import Context
+from tunesmith.graph.journal.log import RunLog
+from tunesmith.graph.models.calls import Reply, Waiting
+from tunesmith.graph.roles.planner import calls_left
 
 Live = Callable[..., Opened]
 
@@ -115,15 +123,21 @@ def test_no_turn_is_waited_for_beyond_the_time_limit(live: Live, server: FakeOpe
     assert len(server.requests) == 1 and time.monotonic() - started < 15
 
 
-def test_nobody_is_there(open_run: Live) -> None:
-    run = open_run(model="tester", base_url="http://127.0.0.1:9/v1", model_retries=1)
+def test_nobody_is_there_and_a_key_in_an_answer_is_hidden(open_run: Live, live: Live, server: FakeOpenAI) -> None:
+    run = open_run("nobody", model="tester", base_url="http://127.0.0.1:9/v1", model_retries=1)
     failed = run.failure()
     assert failed.kind == "unreachable" and "127.0.0.1:9 cannot be reached" in failed.detail
     assert run.account.calls == 0, "nobody worked on them"
+    server.answers = {"Move": {"name": f"echo {KEY}", "factor": 1}}
+    run = live()
+    assert run.reply().value == Move(name="echo [key]", factor=1)
+    assert KEY not in run.everything()
 
 
 @pytest.mark.parametrize("text", ['{"name": "unroll", "factor": 400}', ""])
-def test_a_wrong_answer_is_shown_to_the_model_once(live: Live, server: FakeOpenAI, text: str) -> None:
+def test_a_wrong_answer_is_shown_to_the_model_once_and_two_are_enough(
+    live: Live, server: FakeOpenAI, text: str
+) -> None:
     server.next(answer(text))
     run = live()
     reply = run.reply()
@@ -133,14 +147,11 @@ def test_a_wrong_answer_is_shown_to_the_model_once(live: Live, server: FakeOpenA
     assert shown == {"role": "assistant", "content": text or "(nothing)"}
     assert "cannot be used" in told["content"] and ("64" in told["content"]) == ("400" in text)
     assert live().reply() == reply and len(server.requests) == 2, "both are in the journal"
-
-
-def test_two_wrong_answers_are_enough(live: Live, server: FakeOpenAI) -> None:
     server.next(*[answer("I would rather not say it in JSON.")] * 9)
-    failed = live().failure()
+    failed = run.failure(call("more"))
     assert failed.kind == "unstructured" and failed.text == "I would rather not say it in JSON."
-    assert len(server.requests) == 2
-    assert live().failure() == failed and len(server.requests) == 2, "it was paid for: it is not asked again"
+    assert len(server.requests) == 4
+    assert live().failure(call("more")) == failed and len(server.requests) == 4, "paid for, it is not asked again"
 
 
 @pytest.mark.parametrize("only", METHODS)
@@ -153,23 +164,12 @@ def test_auto_finds_the_method_that_a_server_takes(live: Live, server: FakeOpenA
     assert [seen.method for seen in server.requests[len(tried) :]] == [only], "remembered, also after a resume"
 
 
-@pytest.mark.parametrize(
-    ("method", "said", "requests"),
-    [("auto", f"--model-method {', '.join(METHODS)}: ", 3), ("json_schema", "--model-method json_schema: ", 1)],
-)
-def test_a_server_that_does_not_take_the_method(
-    live: Live, server: FakeOpenAI, method: str, said: str, requests: int
-) -> None:
+def test_a_server_that_does_not_take_the_method(live: Live, server: FakeOpenAI) -> None:
     server.accepts = ()
-    failed = live(model_method=method).failure()
-    assert said in failed.detail and "Unsupported parameter" in failed.detail and len(server.requests) == requests
-
-
-def test_a_key_in_an_answer_is_hidden(live: Live, server: FakeOpenAI) -> None:
-    server.answers = {"Move": {"name": f"echo {KEY}", "factor": 1}}
-    run = live()
-    assert run.reply().value == Move(name="echo [key]", factor=1)
-    assert KEY not in run.everything()
+    for method, said, requests in (("json_schema", "json_schema: ", 1), ("auto", f"{', '.join(METHODS)}: ", 1 + 3)):
+        failed = live(model_method=method).failure(call(method))
+        assert f"--model-method {said}" in failed.detail and "Unsupported parameter" in failed.detail
+        assert len(server.requests) == requests
 
 
 def test_tracing_by_the_environment_sends_nothing_elsewhere(
@@ -191,3 +191,122 @@ def test_tracing_by_the_environment_sends_nothing_elsewhere(
                 tracer.accept()
         finally:
             get_env_var.cache_clear()
+
+
+class Killed(Exception):
+    """The end of the process."""
+
+
+@pytest.fixture
+def prices(tmp_path: Path) -> str:
+    path = tmp_path / "prices.toml"
+    path.write_text("[models]\ntester = { input = 1.0, cached_input = 0.5, output = 10.0 }\n")
+    return str(path)
+
+
+def test_calls(live: Live, server: FakeOpenAI) -> None:
+    """A second try counts, after a wrong answer, and after none."""
+    run = live(max_calls=3)
+    assert sorted(kinds(run.ask(*(call(f"m{n}") for n in range(5))))) == ["capped"] * 2 + ["ok"] * 3
+    assert len(server.requests) == 3
+    assert kinds(live(max_calls=3).ask(call("late"))) == ["capped"], "the cap is of the run, not of the session"
+    assert any("--max-calls 3" in line for line in run.said)
+    for count, behaviour in enumerate((answer("prose"), CLOSED), 4):
+        server.next(behaviour)
+        assert live(max_calls=count).failure(call(f"again-{count}")).kind == "capped" and len(server.requests) == count
+
+
+def left(run: Opened) -> int | None:
+    """What rules that plan calls take to be left of --max-calls."""
+    shared = SimpleNamespace(settings=run.settings, journal=run.journal, log=RunLog(run.journal))
+    return calls_left(cast(Context, shared))
+
+
+def test_a_plan_by_rules_counts_what_the_cap_counts(live: Live, server: FakeOpenAI) -> None:
+    server.next(*[status(429)] * 2)
+    run = live(max_calls=5, model_retries=1)
+    assert run.failure().kind == "rate_limited" and len(server.requests) == 2
+    assert left(run) == left(live(max_calls=5)) == 5, "what a server rejected costs nothing"
+    server.next(CLOSED)
+    assert kinds(run.ask(*(call(f"m{n}", str(n)) for n in range(7)))).count("ok") == 4
+    assert left(run) == left(live(max_calls=5)) == 0, "what may have been worked on counts"
+    assert left(live(max_calls=9)) == 4, "what was capped does not"
+
+
+def test_a_plan_by_rules_counts_what_is_under_way(open_run: Live, tmp_path: Path) -> None:
+    def run() -> Opened:
+        return open_run(model=f"batch:{tmp_path / 'air'}", max_calls=5)
+
+    for _ in range(2):
+        with pytest.raises(Waiting):
+            run().ask(call("a", "1"), call("b", "2"))
+        assert left(run()) == 3
+
+
+def test_tokens(live: Live, server: FakeOpenAI) -> None:
+    run = live(max_tokens=3000, answer_tokens=800)
+    answers = run.ask(*(call(f"m{n}", "x" * 400) for n in range(30)))
+    assert kinds(answers)[0] == "ok" and kinds(answers)[-1] == "capped"
+    spent = run.account
+    assert spent["prompt_tokens"] + spent["completion_tokens"] <= 3000
+    assert spent["calls"] == len(server.requests) > 3, "the estimate gives way to what was used"
+
+
+def test_money(live: Live, server: FakeOpenAI, prices: str) -> None:
+    run = live(max_cost=0.02, answer_tokens=1000, prices=prices, model_concurrency=8)
+    answers = run.ask(*(call(f"m{n}", "x" * 4000) for n in range(12)))
+    assert 1 <= kinds(answers).count("ok") < 12 and set(kinds(answers)) == {"ok", "capped"}
+    spent = run.account
+    assert 0 < spent["cost"] <= 0.02
+    assert server.most_at_once == 1, "together they might cost more than is left"
+    expected = spent["prompt_tokens"] / 1e6 * 1.0 + spent["completion_tokens"] / 1e6 * 10.0
+    assert spent["cost"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("told", [None, "prompt_tokens", "completion_tokens"])
+def test_a_server_that_tells_not_all_of_the_usage(live: Live, server: FakeOpenAI, told: str | None) -> None:
+    text = json.dumps({"name": "unroll", "factor": 4})
+    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+    usage = {} if told is None else {"usage": {told: 7}}
+    server.next(Behaviour(raw=json.dumps({"choices": [choice]} | usage).encode()))
+    run = live()
+    run.reply()
+    assert run.account.unaccounted == 1
+    for part in ("prompt_tokens", "completion_tokens"):
+        assert run.account[part] == 7 if part == told else run.account[part] >= len(text) // 4
+
+
+def test_the_account_by_role_and_model(live: Live, server: FakeOpenAI, prices: str) -> None:
+    run = live(model_for={"template": "other"}, prices=prices)
+    server.answers = lambda seen: {"name": "x", "factor": 1}
+    run.ask(call("a"), call("b", "other text"), call("c", role="template"))
+    found = run.account
+    assert found["calls"] == 3 and found["cost"] is None, "a sum with an unknown part is unknown"
+    plan, template = found["rows"]
+    assert (plan["role"], plan["model"], plan["calls"]) == ("plan", "tester", 2) and plan["cost"] > 0
+    assert (template["role"], template["model"], template["cost"]) == ("template", "other", None)
+    assert found["where"] == server.base_url.split("/")[2] and found["transport"] == "live"
+    assert plan["prompt_tokens"] == sum(
+        event["usage"]["prompt_tokens"] for event in run.events("model_call") if event["role"] == "plan"
+    )
+
+
+def test_ended_after_any_entry(open_run: Live, server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process ends when an entry is on disk and nothing after it has happened, once for every entry."""
+    settings = {"model": "tester", "base_url": server.base_url, "model_concurrency": 1}
+    calls = [call("a", "1"), call("b", "2")]
+    for after in range(1, 9):
+        server.requests.clear()
+        server.next(answer("prose") if after % 2 else answer({"name": "first", "factor": 2}))
+        run = open_run(f"run-{after}", **settings)
+        with monkeypatch.context() as patch:
+            end_after(patch, after, Killed)
+            whole = 7 if after % 2 else 5
+            with pytest.raises(Killed) if after <= whole else nullcontext():
+                run.ask(*calls)
+        time.sleep(0.05)  # what was sent arrives
+        run = open_run(f"run-{after}", **settings)
+        assert kinds(run.ask(*calls)) == ["ok"] * 2
+        ended = [event["id"] for event in run.events("model_call")]
+        assert len(ended) == len(set(ended)), f"paid twice, ended after entry {after}"
+        assert len(server.requests) <= run.account.calls <= len(ended) + 1, f"ended after entry {after}"

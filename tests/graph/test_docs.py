@@ -1,9 +1,13 @@
-"""A role of another package: the one of docs/extending.md, its placement, and what is refused."""
+"""What the documentation shows, as a reader saves it: the role of docs/extending.md, its placement, and what is
+refused; the task that docs/tasks.md builds; the program of docs/using.md."""
 
 from __future__ import annotations
 
 import importlib
+import json
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,15 +17,23 @@ from unittest.mock import patch
 import pytest
 from journal_rows import rows
 from langgraph.types import Command
-from model_runs import LIBRARY, RAW, run
-from scripted_models import SOURCE, branch, explain, plan, template
+from model_runs import LIBRARY, RAW, SOURCE, branch, explain, plan, run, template
+from simulated_pool import simulate_device
 
 from tunesmith.cli.main import main
 from tunesmith.graph.build import BUILT_IN, load_roles, place
 from tunesmith.graph.models.calls import ModelCall
 from tunesmith.graph.roles import REGISTERED, register
+from tunesmith.graph.run import tune
 from tunesmith.graph.settings import Placement
 from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.targets import resolve_target
+from tunesmith.kernels.backends import open_compiler
+from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.source import specialise
+from tunesmith.kernels.space import feasible
+from tunesmith.kernels.spec.task import Task
+from tunesmith.kernels.spec.taskfile import load_task
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 PAGE = (REPOSITORY / "docs" / "extending.md").read_text(encoding="utf-8")
@@ -69,19 +81,14 @@ class TestPlacing:
         assert names({"a": "b", "b": "explain"})[-2:] == ["b", "a"]
         assert names({"a": "plan", "b": "plan"})[:3] == ["plan", "a", "b"]
 
-    @pytest.mark.parametrize(
-        ("chain", "sentence"),
-        [
+    def test_what_makes_no_sense_has_a_sentence(self, tmp_path: Path) -> None:
+        for chain, sentence in (
             ({"a": "nowhere"}, 'after = "nowhere" leads to no role that has a place: name one of plan'),
             ({"a": "b", "b": "a"}, 'after = "b" leads to no role'),
             ({"plan": "test"}, "has its place already"),
-        ],
-    )
-    def test_what_makes_no_sense_has_a_sentence(self, chain: dict[str, str], sentence: str) -> None:
-        with pytest.raises(TunesmithError, match=sentence):
-            names(chain)
-
-    def test_a_role_nobody_registered(self, tmp_path: Path) -> None:
+        ):
+            with pytest.raises(TunesmithError, match=sentence):
+                names(chain)
         with pytest.raises(TunesmithError, match="no role of this name is registered"):
             run(tmp_path / "run", None, task=LIBRARY, roles={"ghost": {"after": "test"}})
         assert not (tmp_path / "run").exists()
@@ -103,7 +110,7 @@ def test_the_command_draws_the_roles_of_a_settings_file(
     with pytest.raises(SystemExit):
         main(["graph", "--settings", str(tmp_path / "run.toml")])
     drawing = capsys.readouterr().out
-    assert "template -.-> reviewer" in drawing
+    assert "graph TD" in drawing and "template -.-> reviewer" in drawing
     assert all(f"reviewer -.-> {name}" in drawing for name in ("tune", "template", "plan"))
 
 
@@ -143,8 +150,10 @@ class TestReviewer:
         self, installed: Path, tmp_path: Path
     ) -> None:
         def script(call: ModelCall) -> Any:
-            return plan() if call.role == "plan" else template(source=f"// asm in {call.name}\n{SOURCE}")
+            asm = f"// asm in {call.name}\n" if never or "turn" not in call.name else ""
+            return plan() if call.role == "plan" else template(source=asm + SOURCE)
 
+        never = True
         result, models = self.reviewed(tmp_path, script, rounds=1, repairs=2)
         again = models.asked("template")
         assert [call.name for call in again] == ["template-1", "template-1-turn-2", "template-1-turn-3"]
@@ -152,15 +161,11 @@ class TestReviewer:
         assert "inline assembly is not portable" in again[1].messages[1].content
         assert not result.valid and result.summary["ended_by"] == "rounds"
         assert len([made for made in result.summary["templates"] if made["vetoed"]]) == 3
-
-    def test_what_it_accepts_the_second_time_is_tuned(self, installed: Path, tmp_path: Path) -> None:
-        def script(call: ModelCall) -> Any:
-            asm = "" if "turn" in call.name else "// asm\n"
-            return plan() if call.role == "plan" else template(source=asm + SOURCE)
-
-        result, _ = self.reviewed(tmp_path, script, rounds=1)
+        # What it accepts the second time is tuned.
+        never = False
+        result, _ = self.reviewed(tmp_path / "accepted", script, rounds=1)
         assert result.valid and result.summary["evaluations"] == 12
-        steps = [event.data for event in rows(tmp_path / "run", "step") if event.data["role"] == "reviewer"]
+        steps = [event.data for event in rows(result.folder, "step") if event.data["role"] == "reviewer"]
         assert [step["goto"] for step in steps] == ["template", "tune"]
 
     def test_a_role_registered_in_one_line(self, tmp_path: Path) -> None:
@@ -173,23 +178,19 @@ class TestReviewer:
         registered("witness", witness)
         result, _ = run(tmp_path / "run", None, task=LIBRARY, rounds=2, roles={"witness": {"after": "test"}})
         assert seen == [(1, True), (2, True)] and result.valid
-
-    def test_a_role_without_a_name_is_refused(self) -> None:
         with pytest.raises(TunesmithError, match="has no `name`"):
             register(type("Nameless", (), {}))
 
-    @pytest.mark.parametrize(
-        ("goto", "after", "sentence"),
-        [
-            ("nowhere", "test", "role back sends the state to 'nowhere'; it may be sent back to plan or template"),
-            ("template", "tune", "role back sends round 1 back to template when it was searched already"),
-            ("template", "test", "role back sends round 1 back to template when it was searched already"),
-        ],
-    )
-    def test_a_role_cannot_send_the_state_anywhere(self, tmp_path: Path, goto: str, after: str, sentence: str) -> None:
+    def test_a_role_cannot_send_the_state_anywhere(self, tmp_path: Path) -> None:
         registered("back", lambda state, context: Command(goto=goto, update={"objections": ["another one"]}))
-        with pytest.raises(TunesmithError, match=sentence):
-            run(tmp_path / "run", None, task=LIBRARY, rounds=2, roles={"back": {"after": after}})
+        searched = "role back sends round 1 back to template when it was searched already"
+        for goto, after, sentence in (
+            ("nowhere", "test", "role back sends the state to 'nowhere'; it may be sent back to plan or template"),
+            ("template", "tune", searched),
+            ("template", "test", searched),
+        ):
+            with pytest.raises(TunesmithError, match=sentence):
+                run(tmp_path / f"{goto}-{after}", None, task=LIBRARY, rounds=2, roles={"back": {"after": after}})
 
     def test_a_role_that_always_wants_another_plan_ends_with_the_rounds(self, tmp_path: Path) -> None:
         def script(call: ModelCall) -> Any:
@@ -200,3 +201,89 @@ class TestReviewer:
         assert not result.valid and result.summary["ended_by"] == "rounds"
         assert [call.role for call in models.asked()] == ["plan", "plan", "plan"]
         assert "not this one" in models.asked()[1].messages[1].content
+
+
+DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
+
+
+def blocks(page: str) -> list[str]:
+    return re.findall(r"```\w+\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL)
+
+
+FIRST = ("kernel.cl", "reference.py", "template.toml", "task.toml")
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Task:
+    folder = tmp_path_factory.mktemp("first")
+    for name, text in zip(FIRST, blocks("tasks.md"), strict=False):
+        (folder / name).write_text(text)
+    return load_task(str(folder))
+
+
+def test_the_first_task_is_right(first: Task, device: Any) -> None:
+    sources, compiler = first.sources("opencl"), open_compiler(device.limits, device.index)
+    assert len(feasible(sources.templates[0], first.workloads, device.limits)) == 10
+    for one, config in ((sources.baseline.template, {}), (sources.templates[0], {"GROUP": 16, "COLUMNS": 4})):
+        assert isinstance(compiler.compile(specialise(one, config, {})), Artifact)
+
+
+@pytest.mark.slow
+def test_the_first_task_wins(first: Task, device: Any, ray_cluster: Any, tmp_path: Path) -> None:
+    found = tune(first, run_dir=tmp_path / "run", rounds=1, wisdom=False).summary
+    assert found.ratio is not None and found.ratio < 0.5
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
+    folder = tmp_path_factory.mktemp("scale")
+    sources = [f"{name}.{end}" for end in ("cu", "cl") for name in ("baseline", "template")]
+    names = ["task.toml", "reference.py", *sources, "template.cuda.toml"]
+    for name, text in zip(names, blocks("tasks.md")[len(FIRST) :], strict=True):
+        (folder / name).write_text(text)
+    template = (folder / "template.cuda.toml").read_text()
+    (folder / "template.opencl.toml").write_text(template.replace("template.cu", "template.cl"))
+    return load_task(str(folder))
+
+
+def test_its_cuda_sources_compile_and_its_constraint_holds_for_each_workload_by_itself(task: Task) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    compiler, sources = open_compiler(resolve_target("h200")), task.sources("cuda")
+    for one, config in ((sources.baseline.template, {}), (sources.templates[0], {"BLOCK": 128, "VEC": 4})):
+        for dtype in task.types["T"]:
+            found = compiler.compile(specialise(one, config, {"T": dtype}))
+            assert isinstance(found, Artifact), found
+    template, limits = task.sources("opencl").templates[0], resolve_target("h200")
+    assert [len(feasible(template, [one], limits)) for one in task.workloads] == [15, 10]
+
+
+def test_what_is_exported_says_what_other_shapes_need_and_the_program_of_the_page_runs_one(
+    task: Task, device: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a run that found one configuration for all shapes, and another for the tuned one."""
+    times = {"{'BLOCK': 64, 'VEC': 4}": 5e-6, "{'BLOCK': 256, 'VEC': 8}": 4e-6, "{}": 20e-6}
+    simulate_device(monkeypatch)
+    monkeypatch.setattr("simulated_pool.seconds", lambda config, workload: times.get(str(config), 9e-6))
+    found = tune(task, run_dir=tmp_path / "run", backend="opencl", strategy="exhaustive", rounds=1)
+    best = found.folder / "best"
+    general = json.loads((best / "general" / "launch.json").read_text())
+    assert general["launch"] == {"grid": ["ceil_div(n, BLOCK * VEC)"], "block": ["BLOCK"], "shared_bytes": "0"}
+    assert [(one["types"], one["source"]) for one in general["sources"]] == [
+        ({"T": "float16"}, "kernel-float16.cl"),
+        ({"T": "float32"}, "kernel-float32.cl"),
+    ]
+    rows = json.loads((best / "dispatch.json").read_text())["shapes"]
+    assert [(row["sizes"], row["types"], row["folder"]) for row in rows] == [
+        ({"n": 1048576}, {"T": "float16"}, "1048576"),
+        ({"n": 1000003}, {"T": "float32"}, "general"),
+    ]
+    # PoCL on processors newer than itself needs help, which is no matter of the page.
+    known = (
+        "import pyopencl\nfrom tunesmith.kernels.backends.opencl import name_processor\n"
+        "for platform in pyopencl.get_platforms():\n"
+        "    for one in platform.get_devices():\n        name_processor(one)\n"
+    )
+    (tmp_path / "use.py").write_text(known + blocks("using.md")[0])
+    run = [sys.executable, str(tmp_path / "use.py"), str(best)]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "right {'BLOCK': 64, 'VEC': 4}\n"), done.stderr
