@@ -27,7 +27,7 @@ from tunesmith.kernels.outcome import LaunchFailed, Outcome, Rejected, WrongResu
 from tunesmith.kernels.space import compiler_rejection, rules
 from tunesmith.kernels.spec.expression import ExpressionError
 from tunesmith.kernels.spec.task import Task, TaskError, Workload, geometry
-from tunesmith.kernels.spec.template import Config, Template
+from tunesmith.kernels.spec.template import BACKENDS, Config, Template
 
 SETS = (2, 5)
 """Smallest and largest number of sets of buffers; the number is drawn for each step."""
@@ -125,9 +125,16 @@ def excluded(
     meant for is skipped, one of the task's own that the template excludes is a rejection."""
     if step.derived and code_key(task, baseline.template, step.workload) not in baseline.artifacts:
         return Skipped(step.name, "the plain kernel cannot be compiled for its types")
-    if step.derived and (plain := infeasible_on(baseline.template, baseline.config, step.workload, limits)) is not None:
+    # Of Triton each class of sizes is machine code of its own, with needs that no constraint foresees.
+    by_code = step.derived and BACKENDS[limits.backend].python
+    plain, rejection = (
+        unlaunchable(one, task, step.workload, limits)
+        if by_code and code_key(task, one.template, step.workload) in one.artifacts
+        else infeasible_on(one.template, one.config, step.workload, limits)
+        for one in (baseline, candidate)
+    )
+    if step.derived and plain is not None:
         return Skipped(step.name, f"the plain kernel cannot be launched there: {plain.detail}")
-    rejection = infeasible_on(candidate.template, candidate.config, step.workload, limits)
     if rejection is not None and step.derived:
         return Skipped(step.name, f"the template excludes it: {rejection.detail}", reason="template")
     return rejection

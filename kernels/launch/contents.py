@@ -23,6 +23,9 @@ OUTLIERS, SPARSE, MASKED, EDGES = (2.0**-10, 2.0**-3), (2.0**-12, 2.0**-6), (0.1
 """Least and largest share of elements that are outliers, infinite or NaN, masked, or one of the special values."""
 MASK_LENGTH = 12
 """Mean length of a run of masked elements."""
+SORTED_RUN = 4096
+"""Elements that are sorted at most: partial sums of sorted terms grow with their number, and with them the bits that
+tensor cores cut off, whose error grows with its square."""
 HEADROOM = 0.25
 """Largest share of the type's range in "prefix" and "exponents": a sum of two, which a kernel may round to the type,
 does not overflow."""
@@ -199,10 +202,10 @@ speak of, such as infinity less infinity, and an element that should be one may 
 HEAVY = frozenset(("outliers", "columns", "heavy_tails", "sorted", "exponents", "peak", "prefix"))
 """Where a few elements have the largest rounding errors, as large terms or partial sums happen to cancel: another order
 of a sum has several times the largest error, and so do tensor cores, which cut off the bits that an FMA rounds."""
-COMPARABLE = frozenset(KINDS) - HEAVY - {"ties", "constant", "tiny"}
+COMPARABLE = frozenset(KINDS) - HEAVY - {"ties", "constant", "tiny", "zeros", "signed_zeros"}
 """Where the root mean square of the errors tells how precisely a kernel computes. Where terms are nearly equal, as are
 exponentials of tiny numbers, a sum rounds the same way again and again, and its error tells how the sum is ordered."""
-EQUAL = frozenset(("ties", "constant", "peak", "prefix"))
+EQUAL = frozenset(("ties", "constant", "peak", "prefix", "zeros", "signed_zeros"))
 """Where terms of a sum are equal, so that a sum of one term after the other rounds the same way again and again."""
 INFINITE, EXTREME = frozenset(("infinities", "masked")), HEAVY | {"large", "shifted", "tiny", "subnormal"}
 """Kinds with infinities, and kinds beside which a kernel's factor of an infinity may be zero, where the reference's is
@@ -421,7 +424,8 @@ def _integers(
 
 
 def _sorted(values: NDArray[Any], row: int, variant: int = 0) -> NDArray[Any]:
-    """Whole rows sorted, upwards in the first variant."""
+    """Whole rows, or parts of long ones, sorted, upwards in the first variant."""
+    row = min(row, SORTED_RUN)
     whole = values.size // row * row
     rows = np.sort(values[:whole].reshape(-1, row), axis=1)
     return np.concatenate([(rows[:, ::-1] if variant else rows).reshape(-1), values[whole:]])

@@ -15,8 +15,11 @@ from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import as_triton
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.backends import open_compiler
-from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.artifact import Artifact, Candidate
 from tunesmith.kernels.build.source import code_key, specialise
+from tunesmith.kernels.check.plan import Step
+from tunesmith.kernels.check.verify import excluded
+from tunesmith.kernels.launch.contents import Contents
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.task import Argument, Task
 from tunesmith.kernels.spec.taskfile import load_task
@@ -267,6 +270,11 @@ def test_the_rule_is_what_the_compiler_allots(tmp_path: Path, point: dict[str, A
     assert isinstance(artifact, Artifact) and artifact.call is not None
     names = {**workload.names, **config, "compute_capability": 90}
     assert parse(made.constraints[0].expression).evaluate(names) == fits == (artifact.call.shared_bytes <= 232448)
+    # Where no constraint foresees it, a made-up size is left out.
+    key, free = code_key(task, made, workload), made.model_copy(update={"constraints": ()})
+    candidate, plain = (Candidate(one, config, {key: artifact}) for one in (free, made))
+    left_out = excluded(task, candidate, candidate, Step(workload, Contents(), derived=True), limits)
+    assert (left_out is None) == fits and excluded(task, candidate, plain, Step(workload, Contents()), limits) is None
 
 
 @pytest.mark.parametrize("text", [ADD, ROWS, PRODUCT], ids=["add", "rows", "product"])
