@@ -89,14 +89,14 @@ def check_reference(
     deadline: float = DEADLINES.prepare,
     most_bytes: float = MAX_HOST_BYTES,
 ) -> Workload | None:
-    """Calls the task's reference on the `workloads` that move at most `most_bytes`, else on one like the smallest with
+    """Calls the reference on the `workloads` with at most `most_bytes` of arrays, else on one like the smallest with
     smaller sizes (`small_workload`); on the smallest twice, which is returned, None where nothing was called. deadline:
     seconds for one workload, from when its process is ready. Raises `TaskError`, which names the reference and says
     what to fix."""
-    ordered = sorted(workloads, key=task.bytes_of)
+    ordered = sorted(workloads, key=lambda one: array_bytes(task, one))
     if task.original_is_reference or not ordered:
         return None  # nothing of the user's runs on the host
-    small = [workload for workload in ordered if task.bytes_of(workload) <= most_bytes]
+    small = [workload for workload in ordered if array_bytes(task, workload) <= most_bytes]
     try:
         return _call_reference(task, small or [small_workload(task, ordered, most_bytes)], seed, deadline)
     except TaskError:

@@ -382,7 +382,7 @@ def main(left: str, path: str) -> None:
     launch = _interpreter(task, Path(left).with_suffix(".log")) if is_opencl else partial(launch_on_cuda, task, index)
     # An interpreter's launches are work of processors, which others may share.
     clock, most = (time.process_time, INTERPRETING_SECONDS) if is_opencl else (time.monotonic, LAUNCHING_SECONDS)
-    if not is_opencl:
+    if jobs and not is_opencl:
         import cupy
 
         # The start of the driver, under a tool, takes seconds that are no launch's.

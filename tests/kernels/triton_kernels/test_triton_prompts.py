@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from scripted_models import template
+from model_runs import template
 from typer.testing import CliRunner
 from written import KERNEL, triton_task
 
