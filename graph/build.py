@@ -73,7 +73,7 @@ def load_roles() -> dict[str, Role]:
 
 
 def roles_of(settings: Settings, with_model: bool) -> dict[str, Role]:
-    """The roles of a run by name, without built-in ones that have nothing to do in it or in its arm."""
+    """The roles of a run by name, without built-in roles that have nothing to do in it or in its arm."""
     roles = load_roles()
     if settings.approve == "none" and isinstance(roles["approve"], Approver):
         del roles["approve"]

@@ -92,7 +92,7 @@ class Candidate:
 
 
 def undeclared_state(template: Template, artifact: Artifact) -> Rejected | None:
-    """Why a kernel may not run that keeps what the template does not declare, or None."""
+    """Why a kernel may not run that keeps state which the template does not declare, or None."""
     if not (kept := [name for name in artifact.globals if name not in template.device_globals]):
         return None
     return Rejected(

@@ -95,7 +95,7 @@ def constexprs_of(kernel: ast.FunctionDef) -> list[str]:
 
 
 def heuristics_in(decorators: Sequence[ast.expr]) -> dict[str, ast.expr] | None:
-    """The functions of `triton.heuristics` by the parameters that they compute; None where they are no plain table."""
+    """The functions of `triton.heuristics` by the parameters that they compute; None where these are not a table."""
     found = dict[str, ast.expr]()
     for one in decorators:
         if "heuristics" in ast.unparse(one).partition("(")[0]:

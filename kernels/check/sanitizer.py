@@ -385,7 +385,7 @@ def main(left: str, path: str) -> None:
     if jobs and not is_opencl:
         import cupy
 
-        # The start of the driver, under a tool, takes seconds that are no launch's.
+        # Under a tool the driver takes seconds to start, which do not count as a launch.
         cupy.cuda.Device(index).use()
         cupy.cuda.runtime.free(0)
     begun = before = clock()

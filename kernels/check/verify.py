@@ -48,8 +48,8 @@ LONG_FACTOR = 16.0
 """The same on sizes beyond the task's own, as far as they are longer: sums on tensor cores, which cut bits off, lose in
 proportion to their length, and sums of FMAs to its root, by twice which any kernel may err more there."""
 MAX_PLAIN_ERROR = 32.0
-"""Largest error of the plain kernel on what was made up, in tolerances, after what roundings explain: beyond it the
-kernel has overflown or cancelled, and what another computes instead says nothing."""
+"""Largest error of the plain kernel on made-up contents, in tolerances, beyond its roundings: a kernel with more has
+overflown or cancelled, and another one's result says nothing there."""
 ACCURACY_FREE = 0.25
 """Root mean square error, as a share of the tolerance, below which no comparison with the baseline is made."""
 ACCURACY_ELEMENTS = 4096

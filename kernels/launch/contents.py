@@ -195,7 +195,7 @@ KINDS: dict[str, Callable[[_Floats], NDArray[Any]]] = {
 """The kinds of contents, and how each is drawn for floats; docs/trust.md says what each is. Shares and magnitudes are
 drawn too."""
 PLAIN = ("task", "normal", "uniform")
-"""Those under which the other arrays of a step show what they are multiplied with."""
+"""Kinds under which the effect of the other arrays of a step shows."""
 DEFINED = frozenset((*PLAIN, "edges", "nans"))
 """Where a NaN of the reference counts as its result. Under other kinds a NaN comes of arithmetic that the task does not
 speak of, such as infinity less infinity, and an element that should be one may be anything."""

@@ -73,7 +73,7 @@ class KernelRival:
 
 
 Rival = KernelRival | AnyOpponent
-"""An opponent of a comparison: a kernel that is compiled, or what is called, a kernel below `triton.autotune` too."""
+"""An opponent of a comparison: a compiled kernel, or a function to call, such as a kernel under `triton.autotune`."""
 
 
 def forget_compiled() -> None:

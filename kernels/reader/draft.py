@@ -1,6 +1,6 @@
 """Drafts a task from a source: task.toml, the start of a reference, and the part of the source that the kernel uses.
 
-Owns how what was read is written down; what cannot be read stands in lines with the mark of
+Owns how a kernel is written down as a task; its unknown parts are lines with the mark of
 `tunesmith.kernels.spec.taskfile`, which the task's reader refuses until they are filled in.
 """
 

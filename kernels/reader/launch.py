@@ -1,8 +1,8 @@
 """The launch with which host code starts a kernel, as expressions of the task's sizes.
 
 Owns reading `kernel<<<grid, block, bytes>>>(...)` (CUDA C++ Programming Guide, "Execution Configuration") and
-`cudaLaunchKernel`: locals and constants of the host are followed to what they are computed from. What the kernel takes
-as a parameter has the parameter's name, and a parameter of the host's function is a size of its own.
+`cudaLaunchKernel`: locals and constants of the host are followed to their origins. An argument of the kernel
+has its parameter's name, and a parameter of the host's function is a size of its own.
 """
 
 from __future__ import annotations

@@ -683,7 +683,7 @@ class Run:
         certain: bool = True,
         value: Any = None,
     ) -> Any:
-        """Reads or writes what a pointer points to; the value that is read."""
+        """Reads or writes the element at a pointer; the value that is read."""
         found: Any = None
         for root, offset in pointer.targets.items():
             if isinstance(root, tuple):
@@ -835,7 +835,7 @@ class Run:
         return self._strange(node, values)
 
     def _strange(self, node: Node, values: Sequence[Any]) -> Any:
-        """A function whose body is not there may do anything with what it is given a pointer to."""
+        """A function whose body is not there may do anything to the arrays that it is given."""
         for one in values:
             for array in self._reached(one):
                 array.lost = f"`{node.op}` in line {node.cursor.location.line}"

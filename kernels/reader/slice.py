@@ -122,7 +122,7 @@ class _Reached:
             return
         self._seen.add(cursor.hash)
         for one in walk(cursor):
-            # Of operators a template could use those of any class; the ones that it does use, its instance names.
+            # An operator in a template may belong to any class; the instance tells to which.
             if kind(one) == "OVERLOADED_DECL_REF" and not one.spelling.startswith("operator"):
                 overloads = (
                     library().clang_getOverloadedDecl(one, at)
@@ -204,7 +204,7 @@ class _Reached:
             self.sections.add(section)
 
     def keeps(self, file: str, offset: int) -> bool:
-        """Whether a place is in what is kept."""
+        """Whether a place is in a kept part."""
         at = self._at(file, offset)
         return at is not None and (at.file, at.start) in self.kept
 

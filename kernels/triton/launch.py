@@ -25,7 +25,8 @@ _EQUAL: dict[type, ast.cmpop] = {ast.Is: ast.Eq(), ast.IsNot: ast.NotEq()}
 class Launch:
     """The first call of a kernel in its file, if there is one. nodes: expressions by argument or option; given: their
     values, as far as the host tells them without sizes; open: whether the call passes more by `**`; names: of sizes, by
-    the host's expressions for them; sizes: those that are no arguments of the kernel, with these expressions."""
+    the host's expressions for them; sizes: of these the sizes that are not arguments
+    of the kernel, with these expressions."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.names, self.sizes, self._variables = dict[str, str](), dict[str, str](), dict[str, str]()
@@ -49,7 +50,7 @@ class Launch:
         self._shapes = _shapes(host.body)
 
     def _scope(self, known: Mapping[str, Any]) -> dict[str, Any]:
-        """The host's variables; one that is assigned in several ways has the last. known: values by expression."""
+        """The host's variables; of several possible assignments the last counts. known: values by expression."""
         scope: dict[str, Any] = {**_BUILT_IN, **known}
         for name, default in self._passed.items():
             symbol = Symbol(name, known)
@@ -252,7 +253,7 @@ def axes_of(grid: Any) -> list[str]:
     """The extents of a grid as expressions; trailing extents of 1 are left out. Raises `Unknown`."""
     axes = list(grid) if isinstance(grid, tuple | list) else [grid]
     if wrong := [one for one in axes if not isinstance(one, int | str | Symbol)]:
-        raise Unknown(f"`{wrong[0]}` is no number of blocks")
+        raise Unknown(f"`{wrong[0]}` is not a number of blocks")
     texts = list(map(str, axes))
     while len(texts) > 1 and texts[-1] == "1":
         texts.pop()

@@ -77,7 +77,7 @@ class Symbol:
 
 
 def unknown(value: Any) -> bool:
-    """Whether a value is known by an expression that is no constant of Triton, such as a data type."""
+    """Whether a value is known by an expression that is not a constant of Triton, such as a data type."""
     return isinstance(value, Symbol) and not re.fullmatch(r"tl\.\w+", repr(value))
 
 

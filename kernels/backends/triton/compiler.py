@@ -60,7 +60,7 @@ _VALUES = {"": 2**40 + 17, "16": 2**40 + 16, "1": 1}
 
 
 def pretend_device(arch: str, warp_size: int = 32) -> None:
-    """Gives Triton, in place of a driver, what it asks one for while it compiles for `arch`, "sm_90" or "gfx942"."""
+    """Stands in for the driver that Triton asks while it compiles for `arch`, "sm_90" or "gfx942"."""
     import triton
     from triton.backends.compiler import GPUTarget
 

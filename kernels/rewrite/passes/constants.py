@@ -529,7 +529,7 @@ def _among(names: Sequence[str], points: set[Values]) -> str:
 
 
 def _bytes(subject: Subject, names: Sequence[str], sizes: Mapping[Values, int]) -> str:
-    """Bytes of shared memory beyond those that the task declares: a sum of few products of the constants, or the most
+    """Bytes of shared memory beyond the task's declaration: a sum of few products of the constants, or the most
     that a point needs."""
     declared = subject.task.sources(subject.backend).baseline.template.static_shared_bytes
     wanted = np.array(list(sizes.values()), float)
