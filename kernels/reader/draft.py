@@ -17,6 +17,7 @@ from tunesmith.kernels.reader.facts import Facts, Parameter, parameters_of, prod
 from tunesmith.kernels.reader.parse import SourceError, Unit
 from tunesmith.kernels.reader.signature import refused
 from tunesmith.kernels.reader.slice import Slice, listed, sliced
+from tunesmith.kernels.reader.structures import with_members
 from tunesmith.kernels.spec.dtypes import C_TYPES, DTYPES
 from tunesmith.kernels.spec.expression import FUNCTIONS
 from tunesmith.kernels.spec.taskfile import MARK
@@ -90,6 +91,9 @@ def read_kernel(
     code, backend = _unquoted(code), language_of(code)
     unit = Unit(code, Path(place), backend, folders, defines)
     found = unit.entry(entry, option)
+    if (flat := with_members(unit, found)) is not None:
+        unit = Unit(flat, Path(place), backend, folders, defines)
+        found = unit.entry(entry, option)
     for one in parameters_of(unit, found):
         if one.whole and (keyword.iskeyword(one.name) or one.name in FUNCTIONS or one.name in DTYPES):
             raise SourceError(

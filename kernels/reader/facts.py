@@ -175,7 +175,7 @@ def _cast_to(function: Any, pointer: Any) -> Any | None:
                 variable = cursor
             elif into is None and type_.get_pointee().kind.name != "VOID":
                 into = type_.get_pointee()
-            if kind(cursor) == "DECL_REF_EXPR" and cursor.referenced == name:
+            if kind(cursor) == "DECL_REF_EXPR" and cursor.referenced is not None and cursor.referenced == name:
                 if into is not None:
                     found[_QUALIFIER.sub("", into.spelling).strip()] = into
                 names += [variable] if variable is not None and variable not in names else []

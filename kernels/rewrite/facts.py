@@ -146,7 +146,7 @@ class Facts:
     # What changes.
 
     def roots(self, node: Node) -> Iterator[Node]:
-        """The names of the variables of which an expression is a part; an element behind a pointer is not a variable."""
+        """The variables of which an expression is a part; an element behind a pointer is not a variable."""
         if node.what == "name":
             yield node
         elif node.what in ("member", "cast"):

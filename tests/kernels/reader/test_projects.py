@@ -95,3 +95,34 @@ def test_functions_that_cuda_rounds_and_converts_with_are_known(nvrtc: Any) -> N
     }}"""
     made = nvrtc.compile(Specialised("cuda", "k", drafted(code)[1]))
     assert isinstance(made, Artifact), made
+
+
+def test_members_of_structures_become_parameters(nvrtc: Any) -> None:
+    code = f"""struct Size {{ int rows, cols; }};
+    struct Params {{ const void* x; float* y; Size size; float gain[2]; int of_the_host; }};
+    __device__ float scaled(const Params& p, float v) {{ return v * p.gain[1]; }}
+    template <typename T> __global__ void k(const Params p, float shift) {{
+        typedef int I; {INDEX}
+        if (i < p.size.cols) p.y[i] = scaled(p, ((const T*)p.x)[i]) + shift;
+    }}
+    void host(Params p) {{ k<float><<<(p.size.cols + 127) / 128, 128>>>(p, 1.0f); }}"""
+    task, source = drafted(code)
+    for line in (
+        '{ name = "p_x", role = "in", dtype = "T", shape = ["p_size_cols"] },',
+        '{ name = "p_y", role = "out", dtype = "float32", shape = ["p_size_cols"] },',
+        '{ name = "p_size_cols", role = "scalar", dtype = "int32", value = "p_size_cols" },',
+    ):
+        assert line in task, task
+    assert "p_gain_1" in task and "p_size_rows" not in task and "of_the_host" not in task
+    made = nvrtc.compile(Specialised("cuda", "k", "#define T float\n" + source))
+    assert isinstance(made, Artifact), made
+
+
+@pytest.mark.parametrize("member", ["float table[64]", "Node* next", "int (*f)(int)"])
+def test_a_structure_with_other_members_is_refused(member: str) -> None:
+    name = "f" if "(*f)" in member else member.split()[-1].partition("[")[0].strip("*")
+    use = {"table": "p.table[i]", "next": "p.next->n", "f": "p.f(i)"}[name]
+    code = f"""struct Node {{ int n; Node* next; }}; struct P {{ float* y; {member}; }};
+    __global__ void k(P p, int n) {{ typedef int I; {INDEX} if (i < n) p.y[i] = {use}; }}"""
+    with pytest.raises(SourceError, match=r"the parameter p(_next)? of k"):
+        drafted(code)

@@ -1,0 +1,131 @@
+"""Structures that a kernel takes by value: each member that it uses becomes a parameter of its own.
+
+The text of the kernel is changed before anything else is read of it: its body begins with the structure, made of these
+parameters. Members that no function of the device uses are zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tunesmith.kernels.reader.parse import FUNCTIONS, Entry, Unit, body, kind, walk
+from tunesmith.kernels.spec.dtypes import C_TYPES
+
+MAX_ELEMENTS = 16
+"""Elements of a member that is an array, each of which becomes a parameter."""
+
+
+class _Unsuitable(Exception):
+    """A member that cannot be a parameter."""
+
+
+def with_members(unit: Unit, entry: Entry) -> str | None:
+    """The source with the members of structures in their place; None where the kernel takes none by value, or one with
+    a member that cannot be a parameter."""
+    code, edits, made = unit.code.encode(), list[tuple[int, int, str]](), list[str]()
+    used = _used_members(entry.function)
+    generic = [one for one in entry.declared.get_children() if kind(one) == "PARM_DECL"]
+    for one, written in zip(entry.function.get_arguments(), generic, strict=True):
+        type_ = one.type.get_canonical()
+        if type_.kind.name != "RECORD" or type_.spelling.removeprefix("const ") in C_TYPES:
+            continue
+        start, end = written.extent.start, written.extent.end.offset
+        try:
+            parameters, value = _flat(type_, one.spelling, used, _casts(entry.declared))
+        except _Unsuitable:
+            return None
+        if start.file is None or start.file.name != unit.where or not parameters:
+            return None
+        edits.append((start.offset, end, ", ".join(parameters)))
+        made.append(f" {written.type.spelling} {one.spelling} = {value};")
+    begin = body(entry.declared)
+    if not edits or begin is None:
+        return None
+    edits.append((begin.extent.start.offset + 1, begin.extent.start.offset + 1, "".join(made)))
+    for first, last, text in sorted(edits, reverse=True):
+        code = code[:first] + text.encode() + code[last:]
+    return code.decode(errors="replace")
+
+
+def _flat(record: Any, name: str, used: set[str], casts: dict[str, str]) -> tuple[list[str], str]:
+    """Parameters for the members of a structure called `name`, and the initialiser that makes it of them. casts: types
+    of pointers to void."""
+    parameters, values = list[str](), list[str]()
+    declaration = record.get_declaration()
+    if any(kind(one) in ("CXX_BASE_SPECIFIER", "CONSTRUCTOR") for one in declaration.get_children()):
+        raise _Unsuitable
+    for member in record.get_fields():
+        called, type_ = f"{name}_{member.spelling}", member.type.get_canonical()
+        if member.get_usr() not in used:
+            values.append("{}")
+        elif type_.kind.name == "RECORD":
+            inner, value = _flat(type_, called, used, casts)
+            parameters += inner
+            values.append(value)
+        elif type_.kind.name == "CONSTANTARRAY" and _is_plain(type_.element_type):
+            if type_.element_count > MAX_ELEMENTS:
+                raise _Unsuitable
+            names = [f"{called}_{at}" for at in range(type_.element_count)]
+            parameters += [f"{type_.element_type.spelling} {one}" for one in names]
+            values.append(f"{{{', '.join(names)}}}")
+        elif _is_plain(type_):
+            to_void = type_.kind.name == "POINTER" and type_.get_pointee().kind.name == "VOID"
+            spelled = casts.get(member.get_usr(), "") if to_void else ""
+            parameters.append(f"{spelled or member.type.spelling} {called}")
+            values.append(called)
+        else:
+            raise _Unsuitable
+    return parameters, f"{{{', '.join(values)}}}"
+
+
+def _is_plain(type_: Any) -> bool:
+    """Whether it is a number, or a pointer to something else than a function."""
+    name = type_.get_canonical().kind.name
+    if name == "POINTER":
+        return bool(type_.get_canonical().get_pointee().kind.name != "FUNCTIONPROTO")
+    return name in (
+        "BOOL",
+        "ENUM",
+        "INT",
+        "UINT",
+        "LONG",
+        "ULONG",
+        "LONGLONG",
+        "ULONGLONG",
+        "FLOAT",
+        "DOUBLE",
+        "SHORT",
+        "USHORT",
+        "SCHAR",
+        "UCHAR",
+        "CHAR_S",
+        "CHAR_U",
+    )
+
+
+def _used_members(function: Any) -> set[str]:
+    """The members, by what identifies them in the source, that the function and those that it calls use."""
+    return {one.referenced.get_usr() for one in _reached(function) if kind(one) == "MEMBER_REF_EXPR" and one.referenced}
+
+
+def _casts(function: Any) -> dict[str, str]:
+    """The types of pointers to which a function casts members, by what identifies these."""
+    found = dict[str, str]()
+    for one in walk(function):
+        if kind(one).endswith("CAST_EXPR") and one.type.get_canonical().kind.name == "POINTER":
+            for part in walk(one):
+                if kind(part) == "MEMBER_REF_EXPR" and part.referenced is not None:
+                    found.setdefault(part.referenced.get_usr(), one.type.spelling)
+    return found
+
+
+def _reached(function: Any) -> Iterator[Any]:
+    waiting, seen = [function], set[int]()
+    while waiting:
+        for one in walk(waiting.pop()):
+            yield one
+            target = one.referenced
+            if target is not None and kind(target) in (*FUNCTIONS, "CXX_METHOD") and target.hash not in seen:
+                seen.add(target.hash)
+                waiting.append(target.get_definition() or target)
