@@ -207,7 +207,7 @@ COMPARABLE = frozenset(KINDS) - HEAVY - {"ties", "constant", "tiny", "zeros", "s
 exponentials of tiny numbers, a sum rounds the same way again and again, and its error tells how the sum is ordered."""
 EQUAL = frozenset(("ties", "constant", "peak", "prefix", "zeros", "signed_zeros"))
 """Where terms of a sum are equal, so that a sum of one term after the other rounds the same way again and again."""
-INFINITE, EXTREME = frozenset(("infinities", "masked")), HEAVY | {"large", "shifted", "tiny", "subnormal"}
+INFINITE, EXTREME = frozenset(("infinities", "masked")), HEAVY | {"large", "shifted", "negative", "tiny", "subnormal"}
 """Kinds with infinities, and kinds beside which a kernel's factor of an infinity may be zero, where the reference's is
 tiny: it gives a NaN in place of an infinity."""
 WHOLE = ("task", "uniform", "large", "heavy_tails", "constant", "zeros", "sorted")
