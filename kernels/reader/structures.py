@@ -58,7 +58,7 @@ def _flat(record: Any, name: str, used: set[str], casts: dict[str, str]) -> tupl
     for member in record.get_fields():
         called, type_ = f"{name}_{member.spelling}", member.type.get_canonical()
         if member.get_usr() not in used:
-            values.append("{}")
+            values.append("{0}" if type_.kind.name in ("RECORD", "CONSTANTARRAY") else "0")
         elif type_.kind.name == "RECORD":
             inner, value = _flat(type_, called, used, casts)
             parameters += inner
