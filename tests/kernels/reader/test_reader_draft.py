@@ -404,12 +404,12 @@ class TestTask:
             (SAXPY.replace("float* in", "float (*in)[4]"), "declare it as `const float* in`, and for in[i][j] write"),
             (SAXPY.replace("int n", "const int& n"), "is a reference: declare it by value, as `int n`"),
             (SAXPY.replace("float a", "float (*a)(float)").replace("a *", "a(1) *"), "is a pointer to a function"),
-            ("struct Two { int p, q; };" + SAXPY.replace("float a", "Two a").replace("a *", "a.p *"), "(p, q)"),
+            ("__kernel void saxpy(__global float* y, float3 a) { y[0] = a.x; }", "(float a_x, float a_y, float a_z)"),
+            ("struct Two { int p, q[99]; };" + SAXPY.replace("float a", "Two a").replace("a *", "a.q[1] *"), "(p, q)"),
             (
                 "struct Two { int p; float q; };" + SAXPY.replace("float* y", "Two* y").replace("y[i]", "y[i].p"),
                 "structure `Two`, whose members have several types: make an array of each member that is used (p, q)",
             ),
-            (SAXPY.replace("float a", "float3 a").replace("a *", "a.x *"), "(float a_x, float a_y, float a_z)"),
             (
                 SAXPY.replace("float* y", "void* y").replace("y[i] =", "((int*)y)[i] = ((float*)y)[i]; //"),
                 "is a void pointer",
