@@ -31,7 +31,7 @@ class Launch:
     def __init__(self, kernel: Kernel) -> None:
         self.names, self.sizes, self._variables = dict[str, str](), dict[str, str](), dict[str, str]()
         self._module, (call, self._grid, host) = kernel.module, _call_of(kernel)
-        self.nodes = dict(zip(kernel.parameters, _passed(call.args), strict=False))
+        self.nodes = dict(zip(kernel.parameters, _unpacked(call.args), strict=False))
         self.nodes |= {word.arg: word.value for word in call.keywords if word.arg and word.arg != "grid"}
         self.open = any(word.arg is None for word in call.keywords)
         self._body, self._passed = host.body, dict[str, ast.expr | None]()
@@ -194,7 +194,7 @@ class Launch:
         raise Unknown(f"`{text}` is not known")
 
 
-def _passed(arguments: Sequence[ast.expr]) -> list[ast.expr]:
+def _unpacked(arguments: Sequence[ast.expr]) -> list[ast.expr]:
     """The arguments of a call one by one, of a tuple too; where it is passed in one case alone, those of this case."""
     found = list[ast.expr]()
     for one in arguments:
