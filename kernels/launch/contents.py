@@ -205,8 +205,9 @@ of a sum has several times the largest error, and so do tensor cores, which cut 
 COMPARABLE = frozenset(KINDS) - HEAVY - {"ties", "constant", "tiny", "zeros", "signed_zeros"}
 """Where the root mean square of the errors tells how precisely a kernel computes. Where terms are nearly equal, as are
 exponentials of tiny numbers, a sum rounds the same way again and again, and its error tells how the sum is ordered."""
-EQUAL = frozenset(("ties", "constant", "peak", "prefix", "zeros", "signed_zeros"))
-"""Where terms of a sum are equal, so that a sum of one term after the other rounds the same way again and again."""
+EQUAL = frozenset(("ties", "constant", "peak", "prefix", "zeros", "signed_zeros", "outliers", "columns"))
+"""Where terms of a sum are equal, or small beside a few others, so that a sum of one term after the other rounds the
+same way again and again."""
 INFINITE, EXTREME = frozenset(("infinities", "masked")), HEAVY | {"large", "shifted", "negative", "tiny", "subnormal"}
 """Kinds with infinities, and kinds beside which a kernel's factor of an infinity may be zero, where the reference's is
 tiny: it gives a NaN in place of an infinity."""
