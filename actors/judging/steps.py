@@ -274,10 +274,13 @@ class Preparation(AbstractContextManager["Preparation"]):
         for late in set(self._hosts) - set(self._idle):
             late.kill()
 
-    def is_ready(self, place: int) -> bool:
-        """Whether `get` returns at once, or nearly so. Where the hosts are behind, a GPU prepares a step by itself."""
+    def claim(self, place: int) -> None:
+        """Leaves a step that no host has begun to a GPU, so that it does not wait where the hosts are behind."""
         if self._on_device and (made := self._made.get(place)) is not None and made.cancel():
             del self._made[place]
+
+    def is_ready(self, place: int) -> bool:
+        """Whether `get` returns at once, or nearly so."""
         return place not in self._made or bool(wait([self._made[place]], READY_SECONDS).done)
 
     def get(self, place: int) -> Path | Skipped | None:
@@ -377,6 +380,7 @@ class StepRunner:
         """The result of one step."""
         if (left_out := findings.left_out(step)) is not None:
             return left_out
+        source.claim(place)
         if not source.is_ready(place):
             self.listener(f"the reference computes {step.name}")
             self.device.leave()

@@ -97,10 +97,11 @@ def check_reference(
     if task.original_is_reference or not ordered:
         return None  # nothing of the user's runs on the host
     small = [workload for workload in ordered if array_bytes(task, workload) <= most_bytes]
+    chosen = small or [small_workload(task, ordered, most_bytes)]
     try:
-        return _call_reference(task, small or [small_workload(task, ordered, most_bytes)], seed, deadline)
+        return _call_reference(task, chosen, seed, deadline)
     except TaskError:
-        if small:
+        if chosen[0] in ordered:
             raise
         # A failure on made-up sizes is not held against the author.
         return _call_reference(task, ordered[:1], seed, deadline)

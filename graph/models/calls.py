@@ -141,6 +141,11 @@ class Completion(BaseModel):
         return text.encode("utf-8", "replace").decode("utf-8")
 
 
+def in_words(schema: Mapping[str, Any]) -> str:
+    """The demand for an answer of a schema, where the request itself does not carry it."""
+    return f"Answer with one JSON object, and nothing else, that fits this JSON schema:\n{json.dumps(schema)}"
+
+
 def completion_of(response: Mapping[str, Any]) -> dict[str, Any]:
     """A response of OpenAI's Responses API as a chat completion; as it is where it is none."""
     if not isinstance(response, dict) or not isinstance(response.get("output"), list):

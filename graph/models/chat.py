@@ -19,7 +19,7 @@ from langchain_openai import ChatOpenAI
 from langsmith import tracing_context
 from pydantic import SecretStr, ValidationError
 
-from tunesmith.graph.models.calls import FailureKind, ModelFailed, completion_error, completion_of
+from tunesmith.graph.models.calls import FailureKind, ModelFailed, completion_error, completion_of, in_words
 from tunesmith.graph.models.client import Question
 from tunesmith.graph.models.recorded import BatchModels, ReplayModels
 from tunesmith.graph.settings import Settings
@@ -68,7 +68,7 @@ class ChatModels(openai.DefaultAsyncHttpxClient):
         messages = [{"role": each.role, "content": each.content} for each in question.call.messages]
         if method == "json_mode":
             # The request does not carry the schema: it stands in words behind the system's message.
-            said = f"Answer with one JSON object, and nothing else, that fits this JSON schema:\n{json.dumps(schema)}"
+            said = in_words(schema)
             if messages[0]["role"] == "system":
                 said = f"{messages.pop(0)['content']}\n\n{said}"
             messages.insert(0, {"role": "system", "content": said})

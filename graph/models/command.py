@@ -8,7 +8,6 @@ process that may hold keys.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import shlex
@@ -16,7 +15,7 @@ import signal
 import tempfile
 from contextlib import suppress
 
-from tunesmith.graph.models.calls import ModelCall, ModelFailed, Outcome
+from tunesmith.graph.models.calls import ModelCall, ModelFailed, Outcome, in_words
 from tunesmith.graph.models.client import Question
 
 PREFIX = "command:"
@@ -33,16 +32,15 @@ def program_of(model: str) -> list[str]:
 
 
 def prompt_of(call: ModelCall) -> str:
-    schema = json.dumps(call.schema.model_json_schema())
-    said = f"Answer with one JSON object, and nothing else, that fits this JSON schema:\n{schema}"
-    return "\n\n".join([*(each.content for each in call.messages), said]) + "\n"
+    return "\n\n".join([*(each.content for each in call.messages), in_words(call.schema.model_json_schema())]) + "\n"
 
 
 async def answer(question: Question, seconds: float) -> None:
     """Has a question answered by the program that its model names, within `seconds`."""
     messages = [{"role": "user", "content": prompt_of(question.call)}]
     if await question.begin({"model": question.model, "messages": messages}):
-        question.end(await _run(program_of(question.model), messages[0]["content"], seconds), served=True)
+        outcome = await _run(program_of(question.model), messages[0]["content"], seconds)
+        question.end(outcome, served=not isinstance(outcome, ModelFailed) or outcome.kind != "unreachable")
 
 
 async def _run(program: list[str], prompt: str, seconds: float) -> Outcome:
@@ -58,7 +56,7 @@ async def _run(program: list[str], prompt: str, seconds: float) -> Outcome:
             return ModelFailed("unreachable", f"{named} cannot be run ({error.strerror}).")
         try:
             async with asyncio.timeout(seconds):
-                _, said = await process.communicate(prompt.encode())
+                _, said = await process.communicate(prompt.encode("utf-8", "replace"))
         except TimeoutError:
             return ModelFailed("timeout", f"{named} gave no answer within {seconds:g} s.")
         finally:

@@ -42,8 +42,9 @@ def _mistakes(settings: Settings, prices: Prices) -> Iterator[str]:
         if settings.model_for:
             yield "--model-for: other models for some roles need a --model for the rest."
         return
-    programs = [name for name in settings.names if name.startswith(command.PREFIX)]
-    served = settings.transport != "live" or len(programs) < len(settings.names)
+    live = settings.transport == "live"
+    programs = [name for name in settings.names if live and name.startswith(command.PREFIX)]
+    served = not live or len(programs) < len(settings.names)
     for name in programs:
         yield from _mistakes_of_program(name)
     if served and find_spec("langchain_openai") is None:
@@ -51,7 +52,7 @@ def _mistakes(settings: Settings, prices: Prices) -> Iterator[str]:
     if taken := ", ".join(sorted(settings.model_option.keys() & _TAKEN_FIELDS)):
         # The upper bound of a call, for the caps, is computed from --answer-tokens.
         yield f"--model-option: {taken} cannot be set; the length of an answer is set by --answer-tokens."
-    if settings.transport == "live" and served:
+    if live and served:
         yield from _mistakes_of_url(settings.base_url or OPENAI_URL)
         if not _key(settings) and (settings.base_url is None or settings.key_env != "OPENAI_API_KEY"):
             yield (
@@ -80,6 +81,8 @@ def _mistakes_of_program(name: str) -> Iterator[str]:
     if not program or shutil.which(program[0]) is None:
         named = program[0] if program else "named"
         yield f"--model: there is no program {named}; give one after `command:`, as in --model 'command:agent -p'."
+    elif os.sep in program[0] and not os.path.isabs(program[0]):
+        yield f"--model: {program[0]} would be looked for in the empty folder in which it runs; give its absolute path."
 
 
 def _mistakes_of_url(url: str) -> Iterator[str]:

@@ -117,7 +117,7 @@ def parameters_of(unit: Unit, entry: Entry) -> list[Parameter]:
     generic = [one for one in entry.declared.get_children() if kind(one) == "PARM_DECL"]
     for one, written in zip(entry.function.get_arguments(), generic, strict=True):
         made, type_ = kind_of(one.type), one.type.get_canonical()
-        dtype, lanes = _task_type(type_), 1
+        dtype, lanes = task_type(type_), 1
         if made.what in ("pointer", "array"):
             inner = type_.get_pointee() if made.what == "pointer" else type_.element_type
             dtype, lanes = _elements(_cast_to(entry.function, one) if inner.kind.name == "VOID" else inner)
@@ -129,7 +129,8 @@ def parameters_of(unit: Unit, entry: Entry) -> list[Parameter]:
     return found
 
 
-def _task_type(type_: Any) -> str:
+def task_type(type_: Any) -> str:
+    """The data type of a number, of an enumeration too; empty for others."""
     type_ = type_.get_canonical()
     if type_.kind.name == "ENUM":
         type_ = type_.get_declaration().enum_type
@@ -139,7 +140,7 @@ def _task_type(type_: Any) -> str:
 def _elements(type_: Any) -> tuple[str, int]:
     """The data type of all numbers in a type, and for how many it has room: a vector of 3 in OpenCL C for 4 (OpenCL C
     1.2, section 6.1.5). Empty where there are several."""
-    if type_ is None or (dtype := _task_type(type_)):
+    if type_ is None or (dtype := task_type(type_)):
         return ("", 1) if type_ is None else (dtype, 1)
     type_ = type_.get_canonical()
     vector = type_.kind.name in ("VECTOR", "EXTVECTOR", "CONSTANTARRAY")

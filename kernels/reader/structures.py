@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from tunesmith.kernels.reader.facts import task_type
 from tunesmith.kernels.reader.parse import FUNCTIONS, Entry, Unit, body, kind, walk
-from tunesmith.kernels.spec.dtypes import C_TYPES
 
 MAX_ELEMENTS = 16
 """Elements of a member that is an array, each of which becomes a parameter."""
@@ -24,18 +24,21 @@ def with_members(unit: Unit, entry: Entry) -> str | None:
     """The source with the members of structures in their place; None where the kernel takes none by value, or one with
     a member that cannot be a parameter."""
     code, edits, made = unit.code.encode(), list[tuple[int, int, str]](), list[str]()
-    used = _used_members(entry.function)
+    used, casts = _used_members(entry.function), _casts(entry.declared)
+    names = [one.spelling for one in entry.function.get_arguments()]
     generic = [one for one in entry.declared.get_children() if kind(one) == "PARM_DECL"]
     for one, written in zip(entry.function.get_arguments(), generic, strict=True):
         type_ = one.type.get_canonical()
-        if type_.kind.name != "RECORD" or type_.spelling.removeprefix("const ") in C_TYPES:
+        if type_.kind.name != "RECORD" or task_type(type_):
             continue
         start, end = written.extent.start, written.extent.end.offset
         try:
-            parameters, value = _flat(type_, one.spelling, used, _casts(entry.declared))
+            parameters, value = _flat(type_, one.spelling, used, casts, unit.language)
         except _Unsuitable:
             return None
         if start.file is None or start.file.name != unit.where or not parameters:
+            return None
+        if {one.rpartition(" ")[2] for one in parameters} & {*names}:
             return None
         edits.append((start.offset, end, ", ".join(parameters)))
         made.append(f" {written.type.spelling} {one.spelling} = {value};")
@@ -48,19 +51,20 @@ def with_members(unit: Unit, entry: Entry) -> str | None:
     return code.decode(errors="replace")
 
 
-def _flat(record: Any, name: str, used: set[str], casts: dict[str, str]) -> tuple[list[str], str]:
+def _flat(record: Any, name: str, used: set[str], casts: dict[str, str], language: str) -> tuple[list[str], str]:
     """Parameters for the members of a structure called `name`, and the initialiser that makes it of them. casts: types
-    of pointers to void."""
+    of pointers to void. Raises `_Unsuitable`."""
     parameters, values = list[str](), list[str]()
     declaration = record.get_declaration()
     if any(kind(one) in ("CXX_BASE_SPECIFIER", "CONSTRUCTOR") for one in declaration.get_children()):
         raise _Unsuitable
     for member in record.get_fields():
         called, type_ = f"{name}_{member.spelling}", member.type.get_canonical()
-        if member.get_usr() not in used:
-            values.append("{0}" if type_.kind.name in ("RECORD", "CONSTANTARRAY") else "0")
-        elif type_.kind.name == "RECORD":
-            inner, value = _flat(type_, called, used, casts)
+        if member.spelling not in used:
+            in_c = "{0}" if type_.kind.name in ("RECORD", "CONSTANTARRAY") else "0"
+            values.append("{}" if language == "cuda" else in_c)
+        elif type_.kind.name == "RECORD" and not task_type(type_):
+            inner, value = _flat(type_, called, used, casts, language)
             parameters += inner
             values.append(value)
         elif type_.kind.name == "CONSTANTARRAY" and _is_plain(type_.element_type):
@@ -81,32 +85,15 @@ def _flat(record: Any, name: str, used: set[str], casts: dict[str, str]) -> tupl
 
 def _is_plain(type_: Any) -> bool:
     """Whether it is a number, or a pointer to something else than a function."""
-    name = type_.get_canonical().kind.name
-    if name == "POINTER":
-        return bool(type_.get_canonical().get_pointee().kind.name != "FUNCTIONPROTO")
-    return name in (
-        "BOOL",
-        "ENUM",
-        "INT",
-        "UINT",
-        "LONG",
-        "ULONG",
-        "LONGLONG",
-        "ULONGLONG",
-        "FLOAT",
-        "DOUBLE",
-        "SHORT",
-        "USHORT",
-        "SCHAR",
-        "UCHAR",
-        "CHAR_S",
-        "CHAR_U",
-    )
+    type_ = type_.get_canonical()
+    if type_.kind.name == "POINTER":
+        return bool(type_.get_pointee().kind.name != "FUNCTIONPROTO")
+    return bool(task_type(type_))
 
 
 def _used_members(function: Any) -> set[str]:
-    """The members, by what identifies them in the source, that the function and those that it calls use."""
-    return {one.referenced.get_usr() for one in _reached(function) if kind(one) == "MEMBER_REF_EXPR" and one.referenced}
+    """The names of all members that the function, or a function that it calls, reads or writes."""
+    return {one.spelling for one in _reached(function) if kind(one) == "MEMBER_REF_EXPR"}
 
 
 def _casts(function: Any) -> dict[str, str]:

@@ -38,7 +38,7 @@ class Launch:
         if isinstance(host, ast.FunctionDef):
             for one in ast.walk(host):
                 if isinstance(one, ast.Compare):
-                    # Whether a caller passes something is no more known than what it passes.
+                    # Whether a caller passes an argument is unknown, as its value is.
                     one.ops = [_EQUAL.get(type(sign), sign) for sign in one.ops]
             named = [one.arg for one in ast.walk(host.args) if isinstance(one, ast.arg)]
             self._passed = {**dict.fromkeys(named), **defaults_of(host.args)}
@@ -116,7 +116,7 @@ class Launch:
         return isinstance(value, Symbol) and _SHAPED.search(value.name) is not None
 
     def composed(self, argument: str) -> bool:
-        """Whether the call computes what it passes from several values, as the quotient of two dimensions."""
+        """Whether the call passes a computed number, such as the quotient of two dimensions."""
         return re.search(r"[*/%+]", str(self.given.get(argument))) is not None
 
     def expression(self, argument: str) -> str | None:

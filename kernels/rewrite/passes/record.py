@@ -110,8 +110,7 @@ class PlacedArray:
 class Subject:
     """The subject of a pass. launch: as the task says it; work: how threads share it; name: gives a parameter or a
     macro a name that the source and the task do not use; lengths: elements of arrays, as the task says them, by
-    parameter; sizes: the kernel's parameters that are sizes of the task, by these; changes: those of the passes so
-    far."""
+    parameter; sizes: by size of the task, the kernel's parameter that holds it; changes: of the earlier passes."""
 
     facts: Facts
     launch: LaunchGeometry
@@ -286,9 +285,9 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A pass. needs: what it found in the subject as it came, or why it does not apply; change: what it makes of that,
-    where the changes so far allow it; excludes: the passes with which it has no meaning together, each with the reason;
-    after: those whose changes it has to know."""
+    """A pass. needs: its findings in the subject as it came, or why it does not apply; change: the contribution made
+    from these findings, where the changes so far allow it; excludes: the passes that it cannot be combined with, each
+    with the reason; after: the passes whose changes it has to know."""
 
     name: str
     needs: Callable[[Subject], Any]

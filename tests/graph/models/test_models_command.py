@@ -92,8 +92,12 @@ def test_a_program_may_play_one_role_and_a_server_the_others(
     assert "(tester), with the key" in where and "are given to command:" in where
 
 
-@pytest.mark.parametrize("model", ["command:", "command:no-such-agent --print", "command:'open"])
-def test_a_program_that_is_not_there_is_a_mistake(open_run: Callable[..., Opened], model: str) -> None:
+@pytest.mark.parametrize("model", ["command:", "command:no-such-agent --print", "command:'open", "command:./agent.sh"])
+def test_a_program_that_is_not_there_is_a_mistake(
+    open_run: Callable[..., Opened], model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "agent.sh").touch(mode=0o755)  # which the empty folder does not have
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(TunesmithError, match="--model: "):
         open_run(model=model)
 

@@ -99,7 +99,8 @@ def test_functions_that_cuda_rounds_and_converts_with_are_known(nvrtc: Any) -> N
 
 def test_members_of_structures_become_parameters(nvrtc: Any) -> None:
     code = f"""struct Size {{ int rows, cols; }};
-    struct Params {{ const void* x; float* y; Size size; float gain[2]; int of_the_host; }};
+    enum Mode {{ FAST, EXACT }};
+    struct Params {{ const void* x; float* y; Size size; float gain[2]; Mode of_the_host; }};
     __device__ float scaled(const Params& p, float v) {{ return v * p.gain[1]; }}
     template <typename T> __global__ void k(const Params p, float shift) {{
         typedef int I; {INDEX}
@@ -116,6 +117,13 @@ def test_members_of_structures_become_parameters(nvrtc: Any) -> None:
     assert "p_gain_1" in task and "p_size_rows" not in task and "of_the_host" not in task
     made = nvrtc.compile(Specialised("cuda", "k", "#define T float\n" + source))
     assert isinstance(made, Artifact), made
+
+
+def test_members_whose_names_are_taken_are_refused() -> None:
+    code = f"""struct P {{ float* y; int n; }};
+    __global__ void k(P p, int p_n) {{ typedef int I; {INDEX} if (i < p.n) p.y[i] = p_n; }}"""
+    with pytest.raises(SourceError, match="the parameter p of k is the structure `P`"):
+        drafted(code)
 
 
 @pytest.mark.parametrize("member", ["float table[64]", "Node* next", "int (*f)(int)"])
