@@ -79,8 +79,10 @@ def test_the_first_steps_of_a_look_at_what_did_not_run_are_of_all_sizes() -> Non
     steps = reaching_steps(task, GPU, workload, types, seed=0)
     assert all(one.derived for one in steps) and len({one.name for one in steps}) == len(steps)
     assert [one.workload.types["T"] for one in steps[:4]] == ["float16", "float32"] * 2
-    first = [math.prod(one.workload.sizes.values()) for one in steps[:12]]
-    assert min(first) < 2e5 < max(first) and any(one.workload.sizes["d"] % 8 for one in steps[:12])
+    # Over some seeds, as twelve draws need not have a small one among them.
+    drawn_first = [one for seed in range(5) for one in reaching_steps(task, GPU, workload, types, seed)[:12]]
+    first = [math.prod(one.workload.sizes.values()) for one in drawn_first]
+    assert min(first) < 2e4 and max(first) > 2e5 and any(one.workload.sizes["d"] % 8 for one in steps[:12])
     for size in ("n", "d"):
         assert max(one.workload.sizes[size] for one in steps) > 250_000
     near = [one.workload for one in steps if one.workload.name.endswith("(near)")]
