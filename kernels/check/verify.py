@@ -49,8 +49,8 @@ LONG_FACTOR = 16.0
 """The same on sizes beyond the task's own, as far as they are longer: sums on tensor cores, which cut bits off, lose in
 proportion to their length, and sums of FMAs to its root, by twice which any kernel may err more there."""
 TRUNCATION_LEAST = 4.0
-"""How many tolerances an error of up to `LONG_FACTOR` times the baseline's may be, and how many times `ACCURACY_FREE` its
-root mean square, on made-up contents of 8 or 16 bits: tensor cores lose bits there where large partial sums cancel."""
+"""How many tolerances an error of up to `LONG_FACTOR` times the baseline's may be on made-up contents of 8 or 16 bits,
+and how many times `ACCURACY_FREE` its root mean square: tensor cores lose bits where large partial sums cancel."""
 MAX_PLAIN_ERROR = 32.0
 """Largest error of the plain kernel on made-up contents, in tolerances, beyond its roundings: a kernel with more has
 overflown or cancelled, and another one's result says nothing there."""
