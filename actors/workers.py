@@ -28,6 +28,7 @@ from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.check import compare as fused_check
 from tunesmith.kernels.check import verify
 from tunesmith.kernels.check.coverage import launch_marked
+from tunesmith.kernels.check.far import FarStep, launch_far
 from tunesmith.kernels.check.plan import Step
 from tunesmith.kernels.check.verify import Edge, Passed, Skipped, Standard
 from tunesmith.kernels.launch.buffers import WorkloadData
@@ -241,6 +242,11 @@ class DeviceWorker(Bench):
                 return Skipped(step.name, str(error))
 
         return self._with_data(step, launch)
+
+    def launch_far(self, candidate: Candidate, baseline: Candidate, step: FarStep) -> Passed | Skipped | Outcome:
+        result = self._with_data(step.period, lambda data: launch_far(candidate, baseline, step, data, self._loaded))
+        self.device.trim()
+        return result
 
     def cover(self, twin: Candidate, step: Step) -> frozenset[int] | LaunchFailed | Skipped:
         """See `launch_marked`."""

@@ -47,6 +47,7 @@ from tunesmith.kernels.build.machine_code import MarkedArtifact
 from tunesmith.kernels.build.source import CodeKey, Specialised, code_key, literal, specialise
 from tunesmith.kernels.check.compare import REASONS
 from tunesmith.kernels.check.coverage import Coverage, Unexecuted
+from tunesmith.kernels.check.far import FarStep, far_steps
 from tunesmith.kernels.check.plan import Step, plan, reaching_steps, small_workload
 from tunesmith.kernels.check.sanitizer import Sanitized, Suspect, sanitize
 from tunesmith.kernels.check.verify import Passed, Skipped, unlaunchable
@@ -314,6 +315,7 @@ class _Judgement:
         if own and not task.original_is_reference and any(only is None for _, _, only in questions):
             small = small_workload(task, own)
             unusable = self._hosts[0].call("unusable_scalars", deadlines.prepare, small, options.seed)
+        self._far = far_steps(task, limits, options.seed)
         self._unusable: list[tuple[str, int, float]] = unusable if isinstance(unusable, list) else []
         """See `ContentsHost.unusable_scalars`. Where the reference is too slow to tell, the steps will."""
 
@@ -332,7 +334,8 @@ class _Judgement:
             )
         kept = of_few_classes(self._task, template, steps)
         left, note = len(steps) - len(kept), f"as each of their sizes is machine code of its own, beyond {MAX_CLASSES}"
-        building = self._queue.submit(self._build, template, config, [step.workload for step in kept])
+        workloads = [step.workload for step in kept] + [far.workload for far in self._far if only is None]
+        building = self._queue.submit(self._build, template, config, workloads)
         return only, kept, building, (f"{left} steps on made-up sizes were left out, {note}",) if left else ()
 
     def judge(
@@ -356,6 +359,14 @@ class _Judgement:
         timed = self._timed(candidate, min(own, key=lambda one: (one.held_out, self._task.bytes_of(one))))
         if not isinstance(timed, Measured):
             return rejected(timed, passed), None
+        for far in self._far if only is None else ():
+            result = self._launched_far(candidate, baseline, far)
+            if not isinstance(result, Passed | Skipped):
+                verdict, remedy = rejected(result, passed), for_rejection(replace(far.period, workload=far.workload))
+                return replace(verdict, detail=f"{verdict.detail}; {remedy}"), None
+            passed.append(result)
+            if isinstance(result, Skipped):
+                findings.unchecked.setdefault(f"arrays beyond 4 GiB were not looked at: on {result.step}, {result.why}")
         made_up = {step.name: step for step in steps if step.derived}
         notes = [*self._task.caveats, *([coverage] if isinstance(coverage, str) else []), *findings.unchecked]
         if not all(step.deterministic for step in passed if isinstance(step, Passed)):
@@ -484,6 +495,15 @@ class _Judgement:
         elif isinstance(outcome, LaunchFailed) and outcome.sticky:
             first.examiner.end()
         return outcome
+
+    def _launched_far(self, candidate: Candidate, baseline: Candidate, far: FarStep) -> Passed | Skipped | Outcome:
+        """The result of a step on arrays beyond 4 GiB; where the process ends, it may be the plain kernel's fault."""
+        first, name = self._first, far.workload.name
+        first.device.take()
+        self._options.listener(f"checking {name}")
+        made = first.call("prepare_step", far.period, seconds=self._options.deadlines.prepare)
+        result = first.call("launch_far", candidate, baseline, far) if made is None else made
+        return Skipped(name, describe(result), reason="time") if isinstance(result, TimedOut | Crashed) else result
 
     def _excluded(self, made_up: Mapping[str, Step], results: Sequence[Passed | Skipped], findings: Findings) -> int:
         """How many of the `made_up` steps the template excludes; where these are most, without the share in which the

@@ -138,7 +138,7 @@ def plan(
     tuned workload; then all workloads for the kind of device that move at most `largest_bytes`. only: the workload of
     a candidate that is meant for it alone, which is checked on nothing else. unusable: made-up values of scalars
     (`made_up_scalars`, name and level) that are left out."""
-    own = _of_kind(task, limits)
+    own = workloads_on(task, limits)
     if only is not None:
         return _on_one(task, task.workload(only), seed)
     if not own:
@@ -162,7 +162,7 @@ def small_workload(task: Task, workloads: Sequence[Workload], most_bytes: float 
         sizes = {**made.sizes, largest: made.sizes[largest] // 2}
         name = "x".join(map(str, sizes.values())) + " (made smaller)"
         smaller = smallest.model_copy(update={"sizes": sizes, "name": name})
-        if array_bytes(task, smaller) < array_bytes(task, made) and _allows(task, smaller):
+        if array_bytes(task, smaller) < array_bytes(task, made) and allows(task, smaller):
             made = smaller
         if made is not smaller or sizes[largest] == 1:
             halved.remove(largest)
@@ -243,7 +243,7 @@ def drawn_steps(shapes: Shapes, unusable: Collection[tuple[str, int]] = ()) -> l
     def add(found: dict[str, Step], types: Mapping[str, str], longest: str = "") -> None:
         if (sizes := shapes.drawn(rng, types, longest=longest)) is None:
             return
-        workload = _resized(shapes.like, sizes, types, "long" if longest else "drawn")
+        workload = resized(shapes.like, sizes, types, "long" if longest else "drawn")
         contents = _contents(task, rng, shapes.seed)
         # Each scalar is its own in half of the steps, and where a NaN among the inputs must reach the results.
         changed = 0.0 if "nans" in contents.kinds else 0.5
@@ -275,7 +275,7 @@ def reaching_steps(
         rng, made = np.random.default_rng([seed, REACHING_SEED, number]), dict[str, Step]()
         for turn, name in zip(range(MAX_COVERAGE_STEPS), itertools.cycle(["", *sorted(shapes.extents)]), strict=False):
             if (sizes := shapes.drawn(rng, own, longest=name, roomy=1.0)) is not None:
-                workload = _resized(shapes.like, sizes, own, "drawn")
+                workload = resized(shapes.like, sizes, own, "drawn")
                 made.setdefault(workload.name, shapes.step(workload, turn))
         found.append([*made.values(), *_near_steps(shapes, own)])
     return [step for turn in itertools.zip_longest(*found) for step in turn if step is not None]
@@ -286,8 +286,8 @@ def _near_steps(shapes: Shapes, types: Mapping[str, str]) -> list[Step]:
     task, found = shapes.task, dict[str, Step]()
     for own in sorted(shapes.own, key=lambda one: array_bytes(task, one), reverse=True):
         for turn, (name, size) in enumerate(own.sizes.items()):
-            workload = _resized(own, own.sizes | {name: size + 1}, types, "near")
-            if array_bytes(task, workload) <= MAX_NEIGHBOUR_BYTES[shapes.kind] and _allows(task, workload):
+            workload = resized(own, own.sizes | {name: size + 1}, types, "near")
+            if array_bytes(task, workload) <= MAX_NEIGHBOUR_BYTES[shapes.kind] and allows(task, workload):
                 found.setdefault(workload.name, shapes.step(workload, turn))
     return list(found.values())[:MAX_NEIGHBOUR_STEPS]
 
@@ -306,7 +306,7 @@ def source_size_steps(shapes: Shapes, source: str, known: Collection[Step] = ())
                 if ((name, value), tuple(types.items())) in met:
                     continue
                 if (sizes := shapes.drawn(rng, types, fixed={name: value})) is not None:
-                    workload = _resized(shapes.like, sizes, types, "from the source")
+                    workload = resized(shapes.like, sizes, types, "from the source")
                     made.setdefault(workload.name, shapes.step(workload, turn))
     return list(made.values())
 
@@ -318,7 +318,7 @@ class Shapes:
 
     def __init__(self, task: Task, limits: DeviceLimits, like: Workload, seed: int) -> None:
         self.task, self.kind, self.like, self.seed = task, limits.kind, like, seed
-        self.own = _of_kind(task, limits)
+        self.own = workloads_on(task, limits)
         self.extents = extents(task, self.own)
         self._costs: dict[tuple[object, ...], tuple[float, float]] = {}
         self._held: dict[tuple[object, ...], bool] = {}
@@ -473,7 +473,7 @@ class Shapes:
         operations = _number(lambda: self.task.flops_of(workload))
         if not operations:
             grown = {name for one in self.task.outputs for text in one.shape for name in parse(text).names}
-            alone = _resized(workload, {**workload.sizes, **dict.fromkeys(grown & self.extents, 1)}, workload.types, "")
+            alone = resized(workload, {**workload.sizes, **dict.fromkeys(grown & self.extents, 1)}, workload.types, "")
             read = [array_bytes(self.task, alone, (one,)) for one in self.task.arguments if one.role == "in"]
             operations = array_bytes(self.task, workload, self.task.outputs) * max(read, default=1)
         return max(array_bytes(self.task, workload) / self.cheap[0], operations / self.cheap[1])
@@ -488,14 +488,14 @@ class Shapes:
         """Whether one of the task's requirements holds for made-up sizes."""
         key = (requirement, *(sizes[name] for name in self._names[requirement]), *types.values())
         if key not in self._held:
-            self._held[key] = _allows(self.task, _resized(self.like, sizes, types, ""), requirement)
+            self._held[key] = allows(self.task, resized(self.like, sizes, types, ""), requirement)
         return self._held[key]
 
     def _cost(self, sizes: Mapping[str, int], types: Mapping[str, str]) -> tuple[float, float]:
         """Bytes and operations of made-up sizes, -1 where they have no value, as an array would be empty."""
         key = (*(sizes[name] for name in self.like.sizes), *types.values())
         if key not in self._costs:
-            made = _resized(self.like, sizes, types, "")
+            made = resized(self.like, sizes, types, "")
             moved = array_bytes(self.task, made, without=-1.0)
             self._costs[key] = moved, _number(lambda: self.task.flops_of(made), -1.0)
         return self._costs[key]
@@ -512,16 +512,18 @@ def _combined_types(task: Task, limits: DeviceLimits, seed: int) -> list[dict[st
     return [types for types in every if set(types.values()) <= known]
 
 
-def _resized(like: Workload, sizes: Mapping[str, int], types: Mapping[str, str], origin: str) -> Workload:
+def resized(like: Workload, sizes: Mapping[str, int], types: Mapping[str, str], origin: str) -> Workload:
+    """`like` with made-up sizes and types, named after them and their `origin`."""
     name = " ".join(("x".join(map(str, sizes.values())), *types.values(), f"({origin})"))
     return like.model_copy(update={"sizes": dict(sizes), "types": dict(types), "name": name})
 
 
-def _of_kind(task: Task, limits: DeviceLimits) -> tuple[Workload, ...]:
+def workloads_on(task: Task, limits: DeviceLimits) -> tuple[Workload, ...]:
+    """The task's own workloads for a kind of device, the tuned ones first."""
     return (*task.workloads_for(limits.kind, held_out=False), *task.workloads_for(limits.kind, held_out=True))
 
 
-def _allows(task: Task, workload: Workload, requirement: str | None = None) -> bool:
+def allows(task: Task, workload: Workload, requirement: str | None = None) -> bool:
     """Whether all that a task requires, or one such text, holds for made-up sizes; False where it has no value."""
     return _number(lambda: task.allows(workload, requirement)) is True
 

@@ -33,7 +33,7 @@ from tunesmith.kernels.launch.reference import (
 from tunesmith.kernels.outcome import Outcome
 from tunesmith.kernels.space import compiler_rejection
 from tunesmith.kernels.spec.dtypes import DTYPES
-from tunesmith.kernels.spec.task import Argument, Task, Workload, geometry
+from tunesmith.kernels.spec.task import Argument, Geometry, Task, Workload, geometry
 
 ALIGNMENT = 512
 """Bytes; unless the caller says otherwise, every array starts at a multiple, as where a program allocates it."""
@@ -169,13 +169,7 @@ class WorkloadData:
         self.sets = max(1, min(wanted, max_sets, roomy, room // self.set_bytes))
         self._arena = self._allocated(arranging if crossing else None)
         self._held = [0] * self.sets
-        self._scalars = {
-            argument.name: DTYPES[task.dtype_of(argument, workload)].scalar(
-                self._changed.get(argument.name, task.scalar_of(argument, workload))
-            )
-            for argument in task.arguments
-            if argument.role == "scalar"
-        }
+        self._scalars = scalars_of(task, workload, self._changed)
         self.nbytes = (self.sets + count) * self.set_bytes + count * results
         self._arguments: dict[int, tuple[Any, ...]] = {}
         self.restore()
@@ -403,15 +397,36 @@ class WorkloadData:
         return memo["buffer", name]
 
     def bind(self, candidate: Candidate, loaded: dict[str, object]) -> list[BoundLaunch] | Outcome:
-        """The launches of `candidate` on each set, or why it cannot be launched. loaded: kernels of this device by the
-        digest of their machine code, to which this one is added. Raises `DeviceError`."""
-        artifact = candidate.artifacts[code_key(self.task, candidate.template, self.workload)]
-        shape = geometry(candidate.template, candidate.config, self.workload)
-        rejected = undeclared_state(candidate.template, artifact)
-        rejected = rejected or compiler_rejection(self.device.limits, artifact.as_launched(shape), artifact.resources)
-        if rejected is not None:
-            return rejected
-        if artifact.code_digest not in loaded:
-            loaded[artifact.code_digest] = self.device.load(artifact)
-        kernel = loaded[artifact.code_digest]
-        return [BoundLaunch(kernel, shape, self.arguments(index)) for index in range(self.sets)]
+        """The launches of `candidate` on each set, or why it cannot be launched. loaded: see `loaded_kernel`. Raises
+        `DeviceError`."""
+        found = loaded_kernel(self.device, self.task, candidate, self.workload, loaded)
+        if not isinstance(found, tuple):
+            return found
+        return [BoundLaunch(*found, self.arguments(index)) for index in range(self.sets)]
+
+
+def scalars_of(task: Task, workload: Workload, changed: Mapping[str, float]) -> dict[str, np.generic]:
+    """The scalar arguments by name, as a kernel takes them. changed: values that are not the task's."""
+    return {
+        argument.name: DTYPES[task.dtype_of(argument, workload)].scalar(
+            changed.get(argument.name, task.scalar_of(argument, workload))
+        )
+        for argument in task.arguments
+        if argument.role == "scalar"
+    }
+
+
+def loaded_kernel(
+    device: Device, task: Task, candidate: Candidate, workload: Workload, loaded: dict[str, object]
+) -> tuple[object, Geometry] | Outcome:
+    """The kernel of `candidate` on `device` and its launch on `workload`, or why it cannot be launched. loaded: kernels
+    of this device by the digest of their machine code, to which this one is added. Raises `DeviceError`."""
+    artifact = candidate.artifacts[code_key(task, candidate.template, workload)]
+    shape = geometry(candidate.template, candidate.config, workload)
+    rejected = undeclared_state(candidate.template, artifact)
+    rejected = rejected or compiler_rejection(device.limits, artifact.as_launched(shape), artifact.resources)
+    if rejected is not None:
+        return rejected
+    if artifact.code_digest not in loaded:
+        loaded[artifact.code_digest] = device.load(artifact)
+    return loaded[artifact.code_digest], shape

@@ -1,0 +1,97 @@
+"""Launches on arrays beyond 2^31 elements: planned for every task, and made with smaller limits on any device."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from compiling import compiled_candidate, write_task
+
+from tunesmith.hw.targets import resolve_target
+from tunesmith.kernels.check import far
+from tunesmith.kernels.check.plan import allows, array_bytes
+from tunesmith.kernels.check.verify import Passed, Skipped, prepare_step
+from tunesmith.kernels.outcome import WrongResult
+from tunesmith.kernels.spec.dtypes import DTYPES
+from tunesmith.kernels.spec.task import TaskError
+from tunesmith.kernels.spec.taskfile import LIBRARY, load_task
+
+GPU = replace(resolve_target("h200"), memory_bytes=80 << 30)
+SCALE = """
+__kernel void run(__global const float* x, __global float* out, int n, int d) {
+    for (long i = get_global_id(0); i < (long)n * d; i += get_global_size(0)) out[i] = 2 * x[i];
+}
+"""
+OVERFLOWS = SCALE.replace("out[i] = 2 * x[i]", "{ ushort at = i; out[at] = 2 * x[at]; }")
+SUMS = SCALE.replace(
+    "out[i] = 2 * x[i]", "{ float sum = 0; for (long j = i % d; j <= i; j += d) sum += x[j]; out[i] = sum; }"
+)
+
+
+@pytest.mark.parametrize("name", sorted(one.parent.name for one in LIBRARY.glob("*/task.toml")))
+def test_a_step_for_each_task_has_arrays_beyond_32_bits_within_the_memory(name: str) -> None:
+    task = load_task(name)
+    for seed in range(3):
+        steps = far.far_steps(task, GPU, seed)
+        assert steps and not far.far_steps(task, replace(GPU, memory_bytes=4 << 30), seed)
+        for step in steps:
+            assert allows(task, step.workload) and array_bytes(task, step.workload) <= 40 << 30
+            arrays = [one for one in task.arguments if one.role != "scalar"]
+            lengths = [math.prod(task.shape_of(one, step.workload)) for one in arrays]
+            sizes = [DTYPES[task.dtype_of(one, step.workload)].size for one in arrays]
+            assert any(count > 2**31 or count * size > 2**32 for count, size in zip(lengths, sizes, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("plain", "source", "found"),
+    [
+        (SCALE, SCALE, Passed),
+        (SCALE, OVERFLOWS, WrongResult),
+        (OVERFLOWS, SCALE, Skipped),  # the plain kernel overflows itself
+        (SUMS, SUMS, Skipped),  # its results along n do not repeat
+    ],
+)
+def test_a_kernel_that_overflows_is_rejected_where_the_plain_one_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened: Any, device: Any, plain: str, source: str, found: type
+) -> None:
+    monkeypatch.setattr(far, "ELEMENTS", 2**16)
+    monkeypatch.setattr(far, "BYTES", 2**18)
+    if device.limits.backend != "opencl":
+        pytest.skip("the kernels are in OpenCL C")
+    reference = "return {'out': inputs['x'].cumsum(axis=0)}" if plain is SUMS else "return {'out': 2 * inputs['x']}"
+    task = write_task(
+        tmp_path,
+        "x in float32 n d; out out float32 n d; n scalar int32 n; d scalar int32 d",
+        "n = 8, d = 16",
+        source=plain,
+        reference=reference,
+        launch='grid = ["16"], block = ["64"]',
+    )
+    baseline = compiled_candidate(task, device)
+    template = task.sources("opencl").baseline.template.model_copy(update={"source": source})
+    (step,) = far.far_steps(task, replace(GPU, backend="opencl"), seed=1)
+    data = prepare_step(opened, task, step.period, max_bytes=1 << 28)
+    assert not isinstance(data, Skipped)
+    result = far.launch_far(compiled_candidate(task, device, template), baseline, step, data, {})
+    assert isinstance(result, found), result
+    if isinstance(result, Passed):
+        assert step.repeats * math.prod(step.period.workload.sizes.values()) == math.prod(step.workload.sizes.values())
+
+
+def test_no_step_lengthens_what_a_task_cannot_repeat(tmp_path: Path) -> None:
+    for shape, fill in (
+        ("n n", ""),
+        ("n", ' | kind = "permutation"'),
+        ("n", ' | kind = "sorted", low = "0", high = "9"'),
+    ):
+        dtype = "int32" if fill else "float32"
+        try:
+            task = write_task(
+                tmp_path, f"x in {dtype} {shape}{fill}; out out float32 {shape}; n scalar int32 n", "n = 512"
+            )
+        except TaskError as error:
+            pytest.fail(str(error))
+        assert far.far_steps(task, GPU, 0) == [], (shape, fill)
