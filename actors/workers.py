@@ -33,9 +33,9 @@ from tunesmith.kernels.check.plan import Step
 from tunesmith.kernels.check.verify import Edge, Passed, Skipped, Standard
 from tunesmith.kernels.launch.buffers import WorkloadData
 from tunesmith.kernels.launch.reference import unpacked
-from tunesmith.kernels.measure.bench import Bench
+from tunesmith.kernels.measure.bench import Bench, skips_right_results
 from tunesmith.kernels.measure.roofs import compile_health, compile_probes, self_test
-from tunesmith.kernels.outcome import LaunchFailed, Outcome
+from tunesmith.kernels.outcome import LaunchFailed, Outcome, WrongResult
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.template import BACKENDS
 
@@ -242,6 +242,11 @@ class DeviceWorker(Bench):
                 return Skipped(step.name, str(error))
 
         return self._with_data(step, launch)
+
+    def skips_right_results(
+        self, candidate: Candidate, step: Step, seconds: float
+    ) -> WrongResult | LaunchFailed | Skipped | None:
+        return self._with_data(step, lambda data: skips_right_results(candidate, data, seconds, self._loaded))
 
     def launch_far(self, candidate: Candidate, baseline: Candidate, step: FarStep) -> Passed | Skipped | Outcome:
         result = self._with_data(step.period, lambda data: launch_far(candidate, baseline, step, data, self._loaded))

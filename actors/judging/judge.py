@@ -488,11 +488,7 @@ class _Judgement:
         listener(f"checking timed launches on {workload.name}")
         answer = first.call("visit", candidate, [workload.name], replace(QUICK, floor=floor))
         outcome: Outcome = answer[workload.name] if isinstance(answer, dict) else answer
-        if isinstance(outcome, Measured):
-            listener(f"timing launches on right results of {workload.name}")
-            seconds = self._options.deadlines.run / 2
-            outcome = first.call("skips_right_results", candidate, workload.name, seconds) or outcome
-        elif isinstance(outcome, LaunchFailed) and outcome.sticky:
+        if isinstance(outcome, LaunchFailed) and outcome.sticky:
             first.examiner.end()
         return outcome
 

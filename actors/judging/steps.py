@@ -50,6 +50,8 @@ TRIAL_KINDS = ("large", "negative", "outliers")
 MAX_PROCESSES = 4
 CORES_PER_PROCESS = 2
 """NumPy and the driver have threads of their own."""
+PAIRS_SECONDS = 2.0
+"""For pairs of launches on right and on poisoned outputs, at most; mostly four pairs decide."""
 MAX_LAUNCHES = 20
 """Launches in one step, which share its deadline."""
 MAX_SETS = 8
@@ -396,6 +398,11 @@ class StepRunner:
             return unfit
         if not isinstance(result, Passed):
             return result
+        if (
+            step.own
+            and (skips := self.call("skips_right_results", findings.kernels[0], step, PAIRS_SECONDS)) is not None
+        ):
+            return replace(skips, detail=f"on {step.name}: {skips.detail}") if isinstance(skips, WrongResult) else skips
         edges = [edge for edge in EDGES if self._arrays(edge)]
         # All edges on the task's own workloads; a drawn one on derived workloads, as there are hundreds.
         if not step.own:

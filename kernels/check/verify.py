@@ -25,7 +25,6 @@ from tunesmith.kernels.launch.contents import COMPARABLE, EQUAL, HEAVY
 from tunesmith.kernels.launch.reference import Prepared
 from tunesmith.kernels.outcome import LaunchFailed, Outcome, Rejected, WrongResult
 from tunesmith.kernels.space import compiler_rejection, rules
-from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import ExpressionError
 from tunesmith.kernels.spec.task import Task, TaskError, Workload, geometry
 from tunesmith.kernels.spec.template import BACKENDS, Config, Template
@@ -48,9 +47,6 @@ be in any case: where few terms make a sum, a tree of additions rounds hardly, a
 LONG_FACTOR = 16.0
 """The same on sizes beyond the task's own, as far as they are longer: sums on tensor cores, which cut bits off, lose in
 proportion to their length, and sums of FMAs to its root, by twice which any kernel may err more there."""
-TRUNCATION_LEAST = 4.0
-"""How many tolerances an error of up to `LONG_FACTOR` times the baseline's may be on made-up contents of 8 or 16 bits,
-and how many times `ACCURACY_FREE` its root mean square: tensor cores lose bits where large partial sums cancel."""
 MAX_PLAIN_ERROR = 32.0
 """Largest error of the plain kernel on made-up contents, in tolerances, beyond its roundings: a kernel with more has
 overflown or cancelled, and another one's result says nothing there."""
@@ -318,8 +314,7 @@ class _StepLaunches:
             return None
         elements = {place.argument.name: math.prod(place.shape) for place in self._data.places}
         # On few rows, as made-up sizes may have, one unlucky sum decides the mean.
-        lost = TRUNCATION_LEAST if _for_tensor_cores(self._data.task, self._step.workload) else 2
-        free = ACCURACY_FREE * (1 if self._step.own else lost * self._growth)
+        free = ACCURACY_FREE * (1 if self._step.own else 2 * self._growth)
         return less_accurate(self._first, self._beside, elements, free)
 
     def repeats(self) -> WrongResult | None:
@@ -393,16 +388,9 @@ def allowed_errors(task: Task, step: Step, standard: Standard, grown: float) -> 
         if step.own and error <= 1:
             return 1.0
         in_order = _error_in_order(task, name, step.workload) if step.contents.kinds & EQUAL else 0.0
-        lost = max(grown, TRUNCATION_LEAST) if _for_tensor_cores(task, step.workload) and not step.own else grown
-        return max(least, in_order, min(grown, 2 * math.sqrt(grown)), factor * error, min(lost, LONG_FACTOR * error))
+        return max(least, in_order, min(grown, 2 * math.sqrt(grown)), factor * error, min(grown, LONG_FACTOR * error))
 
     return [{name: allowed(name, one.largest) for name, one in of_variant.items()} for of_variant in standard]
-
-
-def _for_tensor_cores(task: Task, workload: Workload) -> bool:
-    """Whether an input is of floats that tensor cores multiply without rounding them first."""
-    kinds = (DTYPES[task.dtype_of(one, workload)] for one in task.arguments if one.role != "out")
-    return any(kind.is_float and kind.size <= 2 for kind in kinds)
 
 
 def _error_in_order(task: Task, output: str, workload: Workload) -> float:

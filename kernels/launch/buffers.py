@@ -53,6 +53,9 @@ MAX_DRAWN_CHANGES = 1_000_003
 """Changes that are drawn for an array, which repeats them: a prime, so that no two rows hold the same changes."""
 ROUNDING_FACTOR = 16.0
 """Accepted error of a result, in multiples of what such changes make: reordered sums, exponentials of large numbers."""
+TRUNCATED_TERMS = 32.0
+"""Terms for which a sum of products of 8 or 16 bits may lose one such change more: tensor cores cut off the bits that
+an FMA rounds, always towards zero, so that the loss grows with the length."""
 SUM_ORDER_FACTOR = 8.0
 """The same where the original kernel is the reference, of the root mean square over an output."""
 
@@ -260,16 +263,18 @@ class WorkloadData:
         name. They are multiples of the change of the reference's results when each input changes by a rounding of
         float32, or of float64 for a task in that.
 
-        lenient: `ROUNDING_FACTOR` times the change of each element, as where large numbers cancel, or exponents are
-        large, no tolerance that was chosen for other contents is fair. Where results are compared with the original
-        kernel's, which have roundings of their own, at least `SUM_ORDER_FACTOR` times the root mean square over each
-        output, as it is chance which element meets which rounding.
+        lenient: `ROUNDING_FACTOR` times the change of each element, or more for long sums on tensor cores, as where
+        large numbers cancel, or exponents are large, no tolerance that was chosen for other contents is fair. Where
+        results are compared with the original kernel's, which have roundings of their own, at least `SUM_ORDER_FACTOR`
+        times the root mean square over each output, as it is chance which element meets which rounding.
         """
-        xp, slack = self.device.xp, {}
+        xp, slack, factor = self.device.xp, {}, ROUNDING_FACTOR
+        if any(DTYPES[one.dtype].is_float and DTYPES[one.dtype].size <= 2 for one in self.places):
+            factor = max(factor, max(self.workload.sizes.values(), default=1) / TRUNCATED_TERMS)
         for name, result in self.expected_of(index).items():
             changes = self._changes(index, name)
             least = 0.0 if self.task.reference else SUM_ORDER_FACTOR * float(xp.sqrt(xp.mean(changes * changes)))
-            slack[name] = xp.maximum(least, ROUNDING_FACTOR * changes) if lenient else xp.full_like(result, least)
+            slack[name] = xp.maximum(least, factor * changes) if lenient else xp.full_like(result, least)
         return slack
 
     def _changes(self, index: int, output: str) -> Any:

@@ -351,40 +351,6 @@ class Bench:
             energy=energy,
         )
 
-    def skips_right_results(self, candidate: Candidate, name: str, seconds: float) -> WrongResult | LaunchFailed | None:
-        """Whether a launch on the workload `name` that finds right results in its outputs takes less time than one that
-        finds none there, by pairs in about so many seconds, each on a set just copied in full. None where there is a
-        single set."""
-        data, device = self._data(self.task.workload(name)), self.device
-        outputs = [place for place in data.places if place.argument.role == "out"]
-        if not outputs or data.sets == 1:
-            return None
-        rng = np.random.default_rng(data.layout_seed)
-        try:
-            launches = data.bind(candidate, {})
-            assert isinstance(launches, list), "it has been timed"
-            data.restore_set(0, 0)
-            data.restore_set(1, 0)
-            device.once(launches[0])
-            for place in outputs:
-                device.copy(data.view(place, 1), data.view(place, 0))
-            images = (data.set_buffer(1), data.variants[0].image)
-
-            def pair() -> tuple[float, float]:
-                times = [0.0, 0.0]
-                for which in rng.permutation(2):
-                    device.copy(data.set_buffer(0), images[which])
-                    times[which] = device.once(launches[0])
-                return times[0], times[1]
-
-            ratio = much_shorter(pair, seconds)
-        except DeviceError as error:
-            return LaunchFailed(str(error), sticky=error.sticky)
-        if ratio is None:
-            return None
-        detail = f"a launch that finds right results there takes {ratio:.2f} times as long as one that finds none"
-        return WrongResult("depends_on_outputs", ", ".join(place.argument.name for place in outputs), detail)
-
     def _energy(self, rotation: Rotation, seconds: float) -> Energy | None:
         """The energy of a launch over a window of `seconds`; None for 0, and where the device does not tell."""
         if not seconds:
@@ -427,3 +393,34 @@ class Bench:
                 del self._workloads[next(iter(self._workloads))]
         self._workloads[workload.name] = data
         return data
+
+
+def skips_right_results(
+    candidate: Candidate, data: WorkloadData, seconds: float, loaded: dict[str, object]
+) -> WrongResult | None:
+    """Whether a launch that finds right results in its outputs takes less time than one that finds none there, by pairs
+    in about so many seconds, each on a set just copied in full. None where there is a single set. loaded: see
+    `loaded_kernel`. Raises `DeviceError`."""
+    outputs = [place for place in data.places if place.argument.role == "out"]
+    launches = data.bind(candidate, loaded)
+    if not outputs or data.sets == 1 or not isinstance(launches, list):
+        return None
+    device, rng = data.device, np.random.default_rng(data.layout_seed)
+    data.restore_set(0, 0)
+    data.restore_set(1, 0)
+    device.once(launches[0])
+    for place in outputs:
+        device.copy(data.view(place, 1), data.view(place, 0))
+    images = (data.set_buffer(1), data.variants[0].image)
+
+    def pair() -> tuple[float, float]:
+        times = [0.0, 0.0]
+        for which in rng.permutation(2):
+            device.copy(data.set_buffer(0), images[which])
+            times[which] = device.once(launches[0])
+        return times[0], times[1]
+
+    if (ratio := much_shorter(pair, seconds)) is None:
+        return None
+    detail = f"a launch that finds right results there takes {ratio:.2f} times as long as one that finds none"
+    return WrongResult("depends_on_outputs", ", ".join(place.argument.name for place in outputs), detail)

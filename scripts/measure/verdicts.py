@@ -79,7 +79,8 @@ def judge_all(
 ) -> Iterator[dict[str, Any]]:
     """The lines that `answer`, as `judged`, gives for candidates, each as soon as a worker has it."""
     # Workers share the device and slow each other down.
-    deadlines = Deadlines(run=options.seconds, check=CHECK_SECONDS[device.limits.kind] * options.workers)
+    check = CHECK_SECONDS[device.limits.kind] * options.workers
+    deadlines = Deadlines(run=options.seconds * options.workers, check=check)
     processes = max(1, process_count(device.limits) // options.workers)
     # Read by the libraries of the workers when they start.
     os.environ.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"))

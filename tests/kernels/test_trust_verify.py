@@ -191,20 +191,15 @@ def test_a_source_of_any_depth_is_read_and_parameters_are_macros_of_what_it_spea
 
 def test_made_up_workloads_are_judged_beside_the_baseline() -> None:
     task = load_task("softmax")
-    for dtype, times, is_derived, error, allowed in (
-        ("float32", 1, False, 0.95, 1.0),
-        ("float32", 1, True, 0.95, 1.9),
-        ("float32", 5, True, 0.95, 5.0),
-        ("float32", 100, True, 0.95, 20.0),
-        ("float32", 100, True, 0.01, 20.0),
-        # Tensor cores lose bits that the plain kernel rounds.
-        ("float16", 1, False, 0.2, 1.0),
-        ("float16", 1, True, 0.2, 3.2),
-        ("float16", 1, True, 0.95, 4.0),
+    for times, is_derived, error, allowed in (
+        (1, False, 0.95, 1.0),
+        (1, True, 0.95, 1.9),
+        (5, True, 0.95, 5.0),
+        (100, True, 0.95, 20.0),
+        (100, True, 0.01, 20.0),
     ):
         sizes = {"n": 1, "d": times * max(one.sizes["d"] for one in task.workloads)}
-        workload = task.workloads[0].model_copy(update={"sizes": sizes, "types": {"T": dtype}})
-        step = Step(workload, Contents(), is_derived)
+        step = Step(task.workloads[0].model_copy(update={"sizes": sizes}), Contents(), is_derived)
         (found,) = allowed_errors(task, step, ({"out": Deviation(error, 0.1)},), growth(task, step.workload))
         assert found == {"out": pytest.approx(allowed)}, "sums longer than the task's own lose more"
         assert Passed("3x7 (drawn), task", {}, {}, True, is_derived).own != is_derived
