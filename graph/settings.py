@@ -158,6 +158,9 @@ class Settings(BaseModel, frozen=True, extra="forbid", protected_namespaces=()):
         "model", "With a model: who plans a round, the model (a call each) or rules that spend every call on code."
     )
     repairs: int = _option(3, "With a model: how often a broken template is returned for repair.", ge=0, le=20)
+    least_gain: float = _option(
+        0.03, "With a model: end after a round that brought less than this share, over all workloads.", ge=0, lt=1
+    )
     explain: bool = _option(True, "With a model: let it summarise each round for the next plan.")
     approve: Literal["none", "plans"] = _option("none", "'plans' stops before each plan for your approval; or none.")
 

@@ -9,7 +9,17 @@ from pydantic import Field
 from tunesmith.kernels.spec.template import Config, Strict
 
 Done = Literal[
-    "", "evaluations", "time", "rounds", "floor", "nothing valid", "exhausted", "no template", "no model", "recording"
+    "",
+    "evaluations",
+    "time",
+    "rounds",
+    "floor",
+    "little gain",
+    "nothing valid",
+    "exhausted",
+    "no template",
+    "no model",
+    "recording",
 ]
 Bottleneck = Literal["memory", "compute", "latency", "unknown"]
 BASELINE = "baseline"

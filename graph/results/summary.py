@@ -104,6 +104,7 @@ class Summary(Verdict):
             "evaluations": "finished: all evaluations are spent",
             "time": "ended by the time limit",
             "floor": "finished: the floor by the measured roofs is reached",
+            "little gain": f"finished: the last round brought less than {self.settings.get('least_gain', 0):.0%}",
             "exhausted": "finished: every feasible configuration was measured",
             "nothing valid": "ended: no configuration is valid",
             "no template": "ended: the run has no template to tune",

@@ -6,6 +6,7 @@ the tuned workloads and the task's own contents only, so winners must also pass 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
@@ -13,7 +14,15 @@ from typing import Any
 
 from tunesmith.graph.context import Context, baseline_quantities, baseline_request
 from tunesmith.graph.journal.events import Compared, Examined, Noted, Searched, VerdictReached
-from tunesmith.graph.journal.log import RunLog, VerifiedKernel, objective, quantities_of, repair_stage, stage_of
+from tunesmith.graph.journal.log import (
+    RunLog,
+    VerifiedKernel,
+    objective,
+    quantities_of,
+    repair_stage,
+    stage_of,
+    weighted_geomean,
+)
 from tunesmith.graph.journal.records import ExaminationRow, FinalistResult, Verdict, Winner
 from tunesmith.graph.models.calls import HOPELESS
 from tunesmith.graph.progress import Progress
@@ -360,6 +369,8 @@ def _done(context: Context, number: int, verdict: Verdict | None) -> Done:
         shares = [row.share_of_floor or 0.0 for row in verdict.tuned]
         if all(MIN_FLOOR_SHARE <= share <= MAX_ROOFLINE_SHARE for share in shares):
             return "floor"
+        if context.models is not None and number > 1 and _gain(context, number) < settings.least_gain:
+            return "little gain"
     # A model may come up with another template where rules have nothing left to search.
     if number > 1 and context.models is None and _exhausted(context, number):
         return "exhausted"
@@ -367,6 +378,22 @@ def _done(context: Context, number: int, verdict: Verdict | None) -> Done:
     # failure of the server, the next round asks again.
     hopeless = any(note.failure in HOPELESS for note in context.log.events(Noted, stage))
     return "no model" if hopeless and not searches(settings) else ""
+
+
+def _gain(context: Context, number: int) -> float:
+    """The share by which the round shortened the launches known before, over the tuned workloads by weight, each as a
+    ratio to the baseline beside it. Infinite where the earlier rounds or this one have no result."""
+    least: list[dict[str, float]] = []
+    for rounds in (range(1, number), range(1, number + 1)):
+        verdicts = [verdict for one in rounds if (verdict := context.log.verdict(stage_of(one))) is not None]
+        rows = [row for verdict in verdicts for row in verdict.tuned]
+        ratios = [(row.workload, found.ratio) for row in rows for found in (row.general, row.best) if found is not None]
+        least.append({name: min(1.0, *(ratio for one, ratio in ratios if one == name)) for name, _ in ratios})
+    before, now = least
+    weights = {workload.name: workload.weight for workload in context.tuned}
+    if not before or set(before) != set(now):
+        return math.inf
+    return 1 - weighted_geomean(now, weights) / weighted_geomean(before, weights)
 
 
 def _exhausted(context: Context, number: int) -> bool:

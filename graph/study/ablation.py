@@ -134,8 +134,14 @@ def ablate(
 def _settings_of(task: str, name: str, repeat: int, calls: int | None, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of the run `name`, which begins with its arm."""
     arm = name.rpartition("-")[0]
-    # Without earlier results: repeats and arms would learn from each other.
-    values = {**settings, "wisdom": False, "arm": arm, "seed": int(settings.get("seed", 0)) + repeat - 1}
+    # Without earlier results: repeats and arms would learn from each other. All take the same number of calls.
+    values = {
+        "least_gain": 0.0,
+        **settings,
+        "wisdom": False,
+        "arm": arm,
+        "seed": int(settings.get("seed", 0)) + repeat - 1,
+    }
     if arm == "rewrite":
         values["repairs"] = 0
     if arm != "template+search" and (arm != "tree" or values.get("planner") == "rules"):

@@ -198,7 +198,7 @@ def test_any_template_of_the_tree_can_be_branched_from(tmp_path: Path) -> None:
             return plan(branch(parent=first_template(tmp_path / "run"), moves=["back to the first"]))
         return marked(f"round {number}", name=f"made{number}") if call.role == "template" else good(call)
 
-    result, models = run(tmp_path / "run", script, rounds=3, evaluations=18)
+    result, models = run(tmp_path / "run", script, rounds=3, evaluations=18, least_gain=0.0)
     lineage = {made["id"].split("-")[0]: made["parent"].split("-")[0] for made in result.summary["templates"]}
     assert lineage == {"made1": "baseline", "made2": "baseline", "made3": "made1"}
     prompt = models.asked("template", "round-3")[0].messages[1].content
@@ -293,6 +293,10 @@ def test_a_round_without_a_test_is_not_explained_as_one_without_a_right_result(t
     result, models = run(tmp_path / "more", after_each, rounds=2, evaluations=100, explain=False)
     assert result.summary["ended_by"] == "rounds" and len(result.summary["templates"]) == 2
     assert models.asked("explain") == []
+
+    # But where a round brings too little.
+    result, _ = run(tmp_path / "little", after_each, rounds=4, evaluations=24, explain=False, least_gain=0.9)
+    assert result.summary["ended_by"] == "little gain" and len(result.summary["templates"]) == 2
 
 
 def test_what_a_compiler_says_first_is_shown_where_a_driver_speaks_before_it() -> None:
