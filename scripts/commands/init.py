@@ -16,8 +16,9 @@ from tunesmith.graph.outputs import require_new_folder
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.reader.draft import draft
 from tunesmith.kernels.rewrite.template import left_alone
+from tunesmith.kernels.spec.definition import read_definition
 from tunesmith.kernels.spec.t1 import read_t1
-from tunesmith.kernels.spec.taskfile import read_source, read_task
+from tunesmith.kernels.spec.taskfile import MARK, read_source, read_task
 from tunesmith.kernels.triton.draft import draft_triton
 
 
@@ -25,7 +26,8 @@ def init(
     source: Annotated[
         Path,
         typer.Argument(
-            help="A CUDA or OpenCL source, a Triton kernel (model.py or model.py:kernel), or a T1 file (.json)."
+            help="A CUDA or OpenCL source, a Triton kernel (model.py or model.py:kernel), a T1 file (.json), or a "
+            "definition of FlashInfer-Bench (.json)."
         ),
     ],
     entry: Annotated[str | None, typer.Option(help="The kernel's name, where the source has several.")] = None,
@@ -48,7 +50,7 @@ def init(
         typer.Option("-D", "--define", metavar="NAME[=VALUE]", help="A macro of your build; repeatable."),
     ] = None,
 ) -> None:
-    """Draft a task from a CUDA, OpenCL or Triton kernel or a T1 file, with a mark where only you know."""
+    """Draft a task from a kernel, a T1 file or a definition, with a mark where only you know."""
     file, colon, kernel = str(source).rpartition(":")
     if colon and file.endswith(".py"):
         if entry is not None:
@@ -56,28 +58,36 @@ def init(
         source, entry = Path(file), kernel
     if not source.is_file():
         raise TunesmithError(f"SOURCE: there is no file {source}.")
+    drafted = None
     if source.suffix == ".json":
         if include or define or entry is not None:
-            raise TunesmithError("-I, -D and --entry: they go with a CUDA source; leave them out for a T1 file.")
-        _import(source, reference, out)
-        return
+            raise TunesmithError("-I, -D and --entry: they go with a CUDA source; leave them out for a JSON file.")
+        if (drafted := read_definition(source)) is None:
+            _import(source, reference, out)
+            return
     if reference is not None:
         raise TunesmithError("--reference: it goes with a T1 file (.json); a draft from a source has one to fill in.")
     if source.suffix == ".toml":
         raise TunesmithError(f"SOURCE: {source} is not a source: give a .cu, .cl or .py file or a T1 file (.json).")
     if source.suffix == ".py" and (include or define):
         raise TunesmithError("-I, -D: they go with a CUDA source; leave them out for a Triton kernel.")
-    if source.suffix == ".py":
-        made = draft_triton(source, entry)
-    else:
-        made = draft(read_source(source, "SOURCE"), entry, str(source), include or (), dict(map(_macro, define or ())))
-    folder = _write(Path(made.name) if out is None else out, made.files)
-    echo(f"{folder}: a draft of the task {made.name}, with {made.left} line(s) to fill in:")
-    for name, text in made.files.items():
-        for number, line in enumerate(text.splitlines(), 1):
-            if not name.startswith("baseline.") and " # FILL: " in line:
-                echo(f"  {folder / name}, line {number}: {line.split(' # FILL: ')[1]}")
-    for why in () if source.suffix == ".py" else left_alone(made.files, made.name):
+    if drafted is None:
+        text, macros = read_source(source, "SOURCE"), dict(map(_macro, define or ()))
+        is_triton = source.suffix == ".py"
+        made = draft_triton(source, entry) if is_triton else draft(text, entry, str(source), include or (), macros)
+        drafted = made.name, made.files
+    name, files = drafted
+    folder = _write(Path(name) if out is None else out, files)
+    asked = [
+        f"  {folder / file}, line {number}: {line.split(f' {MARK} ')[1]}"
+        for file, text in files.items()
+        for number, line in enumerate(text.splitlines(), 1)
+        if not file.startswith("baseline.") and f" {MARK} " in line
+    ]
+    echo(f"{folder}: a draft of the task {name}, with {len(asked)} line(s) to fill in:")
+    for line in asked:
+        echo(line)
+    for why in left_alone(files, name) if source.suffix not in (".py", ".json") else ():
         echo(f"The rules leave this kernel as it is: {why}.")
     echo(f"Then: tunesmith tune {quote(str(folder))}")
 
