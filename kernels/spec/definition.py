@@ -128,7 +128,8 @@ def _task(path: Path, definition: _Definition, rows: Sequence[Mapping[str, Any]]
             asked = f"  {MARK} what {name} holds, such as fill = {{ low = 0, high = ... }}" if data else ""
             arguments.append(f"    {{ {about}, shape = {json.dumps(shape)} }},{asked}")
     arguments += [
-        f'    {{ name = "{one}", role = "scalar", dtype = "int32", value = "{one}" }},' for one in definition.sizes
+        f'    {{ name = "{name}", role = "scalar", dtype = "int32", value = "{equal}" }},'
+        for name, equal in definition.variable.items()
     ]
     asked = (
         f"  {MARK} the bytes that must be read and written at least, as indices choose among them" if unknown else ""
