@@ -231,17 +231,21 @@ def _any_of(options: Sequence[Option], rng: np.random.Generator) -> Option:
 
 def drawn_steps(shapes: Shapes, unusable: Collection[tuple[str, int]] = ()) -> list[Step]:
     """Steps on drawn sizes, types, contents and scalars: of `DRAWS_PER_STEP` times as many the `MAX_STEPS` that add the
-    most pairs, and `LONG_STEPS` for each size that makes arrays long."""
+    most pairs, one for each place of a size that none of them has, and `LONG_STEPS` for each size that makes arrays
+    long."""
     task, rng = shapes.task, np.random.default_rng([shapes.seed, 0])
     levels = {
         name: [level for level in range(1 + count) if (name, level) not in unusable]
         for name, count in _scalar_levels(task).items()
     }
     made: dict[str, Step] = {}
+    rare: dict[str, Step] = {}
     long: dict[str, Step] = {}
 
-    def add(found: dict[str, Step], types: Mapping[str, str], longest: str = "") -> None:
-        if (sizes := shapes.drawn(rng, types, longest=longest)) is None:
+    def add(
+        found: dict[str, Step], types: Mapping[str, str], longest: str = "", fixed: Mapping[str, int] | None = None
+    ) -> None:
+        if (sizes := shapes.drawn(rng, types, longest=longest, fixed=fixed)) is None:
             return
         workload = resized(shapes.like, sizes, types, "long" if longest else "drawn")
         contents = _contents(task, rng, shapes.seed)
@@ -259,9 +263,13 @@ def drawn_steps(shapes: Shapes, unusable: Collection[tuple[str, int]] = ()) -> l
 
     for types in itertools.islice(itertools.cycle(shapes.types), DRAWS_PER_STEP * MAX_STEPS):
         add(made, types)
-    for name, types in zip(sorted(shapes.extents) * LONG_STEPS, itertools.cycle(shapes.types), strict=False):
-        add(long, types, name)
-    return _by_gain(shapes, list(made.values()))[:MAX_STEPS] + list(long.values())
+    chosen = _by_gain(shapes, list(made.values()))[:MAX_STEPS]
+    types_in_turn = itertools.cycle(shapes.types)
+    for name, size in shapes.sizes_elsewhere(rng, {place for step in chosen for place in step.places}):
+        add(rare, next(types_in_turn), fixed={name: size})
+    for name in sorted(shapes.extents) * LONG_STEPS:
+        add(long, next(types_in_turn), name)
+    return chosen + list(rare.values()) + list(long.values())
 
 
 def reaching_steps(
@@ -365,6 +373,18 @@ class Shapes:
                 return sizes
         self._failed += 1
         return None
+
+    def sizes_elsewhere(self, rng: np.random.Generator, visited: Collection[object]) -> Iterator[tuple[str, int]]:
+        """A drawn size in each place (see `Step.places`) of a size that may be long which is not `visited`."""
+        for name in sorted(self.extents):
+            longest = self._longest_within(self.cheap, name, self.like.types)
+            for bits, exponent in itertools.product(range(1, longest.bit_length() + 1), range(SIZE_KINDS - 2)):
+                power, least, most = 1 << exponent, 1 << (bits - 1), min(longest, (1 << bits) - 1)
+                step = power if power == MAX_POWER else 2 * power  # an odd multiple of all powers but the largest
+                first = power * max(1, -(-least // power))
+                first += power if step != power and first // power % 2 == 0 else 0
+                if (name, power, bits) not in visited and first <= most:
+                    yield name, first + step * int(rng.integers((most - first) // step + 1))
 
     def _drawn_within(
         self, limit: tuple[float, float], rng: np.random.Generator, types: Mapping[str, str], start: dict[str, int]

@@ -117,6 +117,14 @@ def test_what_is_drawn_can_be_repeated_and_not_foreseen(name: str, limits: Devic
     assert max(longest.values()) > most and (name != "fused_add_rmsnorm" or min(longest.values()) > most / 2)
 
 
+@pytest.mark.parametrize(("name", "size"), [("silu_and_mul", "d"), ("softmax", "n"), ("gemm", "k")])
+def test_each_power_of_two_that_divides_a_size_meets_each_of_its_magnitudes(name: str, size: str) -> None:
+    for seed in (0, 2575392028):
+        _, steps = drawn(name, CPU, seed)
+        found = {(math.gcd(one.workload.sizes[size], 256), one.workload.sizes[size].bit_length()) for one in steps}
+        assert found >= {(1 << power, bits) for bits in range(1, 14) for power in range(min(bits, 9))}
+
+
 def test_each_array_has_contents_of_its_own_beside_plain_ones() -> None:
     task, steps = drawn("fused_add_rmsnorm", GPU, 3)
     arrays, kinds = ("input", "residual", "weight"), set(kinds_of(task))
