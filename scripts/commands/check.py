@@ -14,7 +14,7 @@ from tunesmith.actors.judging.task_check import check_reference, check_task, mea
 from tunesmith.actors.process import Isolated, preload
 from tunesmith.actors.workers import CompileWorker, Deadlines
 from tunesmith.cli.app import Backend, Json, ReferenceDeadline, Target, TaskArgument, echo
-from tunesmith.cli.view.tables import print_json
+from tunesmith.cli.tables import print_json
 from tunesmith.graph.setup import limits_for, require_work
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits

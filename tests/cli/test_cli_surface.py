@@ -137,7 +137,7 @@ def test_nothing_is_cut_at_any_width(width: int, monkeypatch: pytest.MonkeyPatch
 
 def test_a_reader_of_progress_that_goes_away_ends_nothing() -> None:
     program = (
-        "from tunesmith.cli.view.live import view\nfrom tunesmith.graph.progress import Progress\n"
+        "from tunesmith.cli.live import view\nfrom tunesmith.graph.progress import Progress\n"
         "with view() as show:\n    for number in range(3): show(Progress('plan', f'line {number}'))\n"
         "print('the result')"
     )

@@ -12,7 +12,7 @@ import pytest
 from journal_rows import Killed, rows
 from model_runs import LIBRARY, branch, explain, go_on, keys, plan, run, template
 
-from tunesmith.cli.view.live import ask_on
+from tunesmith.cli.live import ask_on
 from tunesmith.graph import resume, tune
 from tunesmith.graph.journal.events import Event
 from tunesmith.graph.journal.store import Journal

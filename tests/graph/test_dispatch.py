@@ -16,7 +16,7 @@ from journal_rows import events
 from simulated_pool import SCALE_ADD, SimulatedPool, tuned
 
 from tunesmith.actors.judging.judge import CandidateVerdict
-from tunesmith.cli.view.tables import print_summary
+from tunesmith.cli.tables import print_summary
 from tunesmith.graph import resume
 from tunesmith.graph.dispatch import BASELINE, DispatchRule, Seen, draw_shapes, fit_rule, for_types, row_sizes
 from tunesmith.graph.journal.events import ShapeCompared

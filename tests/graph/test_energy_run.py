@@ -17,7 +17,7 @@ from journal_rows import events, rows
 from simulated_pool import SCALE_ADD, SimulatedPool, changed, seconds, tuned
 
 from tunesmith.cli.measure import library
-from tunesmith.cli.view.tables import print_summary
+from tunesmith.cli.tables import print_summary
 from tunesmith.graph.context import COUNTER_SECONDS, Context
 from tunesmith.graph.journal.events import Compared, Evaluated
 from tunesmith.graph.journal.log import quantities_of

@@ -14,7 +14,7 @@ import pytest
 from journal_rows import rows
 from simulated_pool import SCALE_ADD, SimulatedPool, seconds, tuned
 
-from tunesmith.cli.view.tables import print_summary
+from tunesmith.cli.tables import print_summary
 from tunesmith.graph import resume
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import Evaluated

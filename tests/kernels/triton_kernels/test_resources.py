@@ -14,7 +14,7 @@ from tunesmith.hw.limits import DeviceLimits, as_triton
 from tunesmith.hw.occupancy import occupancy
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.backends import open_compiler
-from tunesmith.kernels.backends.triton.resources import amd_resources, nvidia_resources
+from tunesmith.kernels.backends.triton.compiler import amd_resources, nvidia_resources
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.source import Specialised, code_key, specialise
 from tunesmith.kernels.outcome import Rejected, Resources
