@@ -1,7 +1,5 @@
 """What the tests of several rooms share: the test tasks, a device, one Ray cluster, one finished run."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os

@@ -1,8 +1,6 @@
 """What was made up never decides alone: contents, scalars and sizes outside of the reference's and the plain kernel's
 contract are left out of a verdict, with the reason, and cost a bounded time."""
 
-from __future__ import annotations
-
 import tempfile
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Objects in processes of their own, and what worker processes set up for themselves."""
 
-from __future__ import annotations
-
 import os
 import platform
 import signal

@@ -1,8 +1,6 @@
 """The judge and a lane on PoCL: whose fault a deadline is, who has the device meanwhile, a process that dies, and steps
 that are spread over processes."""
 
-from __future__ import annotations
-
 import functools
 import os
 import signal

@@ -1,7 +1,5 @@
 """What the command line imports, prints and promises, without a run; its settings; and the budget of `make lint`."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -18,9 +16,9 @@ import typer
 from rich.console import Console
 
 import tunesmith
+from tunesmith.cli import tables
 from tunesmith.cli.commands.tune import drive
 from tunesmith.cli.main import COMMANDS
-from tunesmith.cli.view import tables
 from tunesmith.graph.settings import PROFILES, make_settings
 
 HEAVY = {"ray", "langgraph", "langchain_core", "numpy", "sklearn", "scipy", "cupy", "pyopencl", "pynvml", "jinja2"}

@@ -1,7 +1,5 @@
 """Plans that wait for a person: as a file and on a terminal, edited, refused, killed and resumed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The dispatch rule: on invented times of which the best rule is known, and by runs on a simulated device."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

@@ -1,8 +1,6 @@
 """Runs on simulated devices that tell more than times: those that make energy small, on one whose thriftiest
 configuration is not its fastest; and opponents, when they are timed, and the table of what was found."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from contextlib import nullcontext

@@ -1,8 +1,6 @@
 """Which configurations meet the baseline again, and are examined before a run ends: a general one must be feasible on
 held-out workloads too, a wrong one wins nothing, and what rejected ones share is avoided."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

@@ -1,8 +1,6 @@
 """A kernel tuned from Python, without a file: the cell of the docs, the task that examples give, and mistakes, each of
 which is a `TunesmithError` of one sentence and leaves nothing behind."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -1,7 +1,5 @@
 """Finding devices, and what NVML tells of a GPU: this machine as it is, and machines that only stand-ins can show."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -1,8 +1,6 @@
 """The data types: their records agree with NumPy's and ml_dtypes' own figures, and the check in one pass says the same
 as the check by array operations, on contents of every type and kind of fault."""
 
-from __future__ import annotations
-
 import math
 import tempfile
 from pathlib import Path

@@ -2,8 +2,6 @@
 remedy for every mistake. The language of their expressions: its meaning on scalars and on arrays, and the texts that it
 refuses."""
 
-from __future__ import annotations
-
 import json
 import math
 import pickle

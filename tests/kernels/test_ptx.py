@@ -1,8 +1,6 @@
 """PTX: its basic blocks, and machine code that tells which of them ran; instruction counts; bulk copies that a block
 may end before; what hides from racecheck. And ncu's counters."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

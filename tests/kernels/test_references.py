@@ -1,8 +1,6 @@
 """Functions as people have them: references, which may be PyTorch's or the original kernel itself, and opponents, which
 are timed on a workload's buffers beside baseline and candidates."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from pathlib import Path

@@ -2,8 +2,6 @@
 answer rules out, and neighbours; against the driver of the GPU here, its points launch, and points that it refuses
 cannot."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import multiprocessing

@@ -2,8 +2,6 @@
 Whatever a task file says, its kernel can be called with them, they keep to what is said of its arrays, and are
 cheap."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -1,7 +1,5 @@
 """What a compiled kernel takes of a device, with the text of LLVM's assembly as the judge of AMD's."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from pathlib import Path
