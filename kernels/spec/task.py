@@ -139,6 +139,10 @@ class Tolerance(Strict):
     atol: Annotated[float, Field(ge=0)]
 
 
+_DATA_TYPES = {dtype: dtype for dtype in DTYPES}
+"""Data types as expressions name them."""
+
+
 class Workload(Strict):
     """One shape (and choice of types) the kernel is used on.
 
@@ -156,7 +160,7 @@ class Workload(Strict):
     @property
     def names(self) -> dict[str, Any]:
         """What expressions see: sizes as ints, type names and data types as text."""
-        return {**{dtype: dtype for dtype in DTYPES}, **self.sizes, **self.types}
+        return {**_DATA_TYPES, **self.sizes, **self.types}
 
 
 class Baseline(Strict):

@@ -126,6 +126,9 @@ def test_each_array_has_contents_of_its_own_beside_plain_ones() -> None:
     assert {kind for one in alone for kind in one.values()} == kinds
     together = {(kind, step.workload.types["T"]) for step in steps for kind in step.contents.kinds}
     assert len(together) > 0.95 * len(kinds) * len(task.types["T"])
+    # In one order, or other steps would be chosen in another process, where a set has another.
+    pairs = [pair for one in steps for pair in one.pairs if kinds.issuperset(pair)]
+    assert pairs and all(first < second for first, second in pairs)
 
 
 def test_all_declared_combinations_of_types_are_drawn_and_scalars_a_task_lists() -> None:
