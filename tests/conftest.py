@@ -155,6 +155,12 @@ def here(
     return run
 
 
+@pytest.fixture
+def without_sanitizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For verdicts of which the sanitizer is not the point: Oclgrind interprets a hundred launches, in five seconds."""
+    monkeypatch.setattr("tunesmith.kernels.check.sanitizer.find_tool", lambda name: None)
+
+
 @pytest.fixture(scope="session")
 def finished_run(device: Any, command: Any, tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
     """`tunesmith tune scale_add --json` from start to end: one round, three evaluations, one finalist."""

@@ -16,6 +16,7 @@ from tunesmith.kernels.check.verify import Passed, Skipped
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.template import Template
 
+pytestmark = pytest.mark.usefixtures("without_sanitizer")
 CHECK = 6.0
 SIZE = 1024
 MAP = "kernel void run(global const float* x, global float* out, float t, int n) {{ int i = get_global_id(0); {} }}"

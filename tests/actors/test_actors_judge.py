@@ -38,6 +38,7 @@ from tunesmith.kernels.outcome import CompileFailed, Crashed, Measured, Outcome,
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.taskfile import load_task
 
+pytestmark = pytest.mark.usefixtures("without_sanitizer")
 DATA = Path(__file__).resolve().parent.parent / "data"
 FINE, ENDLESS, CRASH = 0, 1, 2
 KNOWN = Roofline()

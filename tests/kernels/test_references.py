@@ -97,6 +97,7 @@ def test_results_of_the_original_are_expected_and_a_verdict_says_what_it_is_wort
         exec(runnable_reference(task) + "\nbaseline(x=1)\n", {})
 
 
+@pytest.mark.usefixtures("without_sanitizer")
 @pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.slow)])
 def test_the_original_as_reference_end_to_end(
     tmp_path: Path, device: Any, here: Any, monkeypatch: pytest.MonkeyPatch, every: int
