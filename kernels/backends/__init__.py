@@ -88,7 +88,7 @@ class BoundLaunch:
 
 @dataclass(frozen=True, slots=True)
 class HostCall:
-    """Work that a function of the host gives the device, in place of a launch: what a library does. With CUDA the
+    """Work that a function of the host gives the device, in place of a launch, such as a library's. With CUDA the
     function only enqueues on the device's stream, so that its work can be captured; with OpenCL it does the work."""
 
     run: Callable[[], object]
@@ -103,7 +103,7 @@ class Device(Protocol):
     """Its number among the backend's devices, as `open_device` takes it."""
     uuid: str
     name: str
-    """The model, as the driver calls it: what this process really holds, whatever `limits` are of."""
+    """The model of the device that this process holds, as the driver calls it, whatever `limits` are of."""
     xp: Any
     """The array module (numpy or cupy) of what `array` returns."""
     base_alignment: int

@@ -205,7 +205,7 @@ class CudaDevice(Device):
             self.stream = _stream(index)
             # Array operations (copies, comparisons) and launches share one stream, so they are ordered.
             self.stream.use()
-        # Slices start anywhere; 16 bytes are what the widest load of a thread needs.
+        # Slices start anywhere; 16 bytes are the widest load of a thread.
         self.base_alignment = 16
         self.cold_bytes = 3 * (limits.l2_bytes or 64 << 20)
         self._own: Any = None

@@ -260,7 +260,7 @@ def _file_of(source: Specialised) -> str:
 def _target(arch: str, source: str) -> str:
     """The architecture to compile `source` for. Instructions that only one architecture has need an "a" behind its
     number (PTX ISA, "Target architectures"); other sources do without, as ptxas checks other limits there. An `arch`
-    that has a letter is what the user asked for."""
+    that has a letter is the user's own."""
     number = arch.removeprefix("sm_")
     if not number.isdigit() or int(number) < FIRST_WITH_OWN or not _OWN_INSTRUCTIONS.search(source):
         return arch

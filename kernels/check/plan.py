@@ -36,7 +36,7 @@ MOST_SHARE = 0.3
 MAX_POWER = 256
 """Sizes are drawn by the power of two, at most this, that divides them: 96 and 200 are as likely as 128."""
 SIZE_KINDS = 1 + int(math.log2(MAX_POWER)) + 2
-"""Those powers, sizes beside any power of two, and sizes beside the task's own."""
+"""The powers up to it, sizes beside any power of two, and sizes beside the task's own."""
 STRATA = 16
 """Parts of the logarithm of a size's range: each kind comes once in each of them before any comes again."""
 TRIES, ATTEMPTS = 24, 2

@@ -183,7 +183,7 @@ def _error(text: str, column: int, message: str) -> ExpressionError:
 
 class Expression:
     """A parsed expression. `names` are the free names it needs; `evaluate` gives them values. tree: of `text`, of whose
-    nodes it makes the functions that evaluate them; raises `ExpressionError` for what the language does not have."""
+    nodes it makes the functions that evaluate them; raises `ExpressionError` for a node outside of the language."""
 
     def __init__(self, text: str, tree: ast.expr) -> None:
         self.text = text

@@ -370,7 +370,7 @@ class Task(Strict):
 
     @property
     def conditions(self) -> dict[str, str]:
-        """What must hold of sizes for arrays to be filled as declared: expressions, with the mistake if one fails."""
+        """Conditions on sizes under which arrays can be filled as declared, with the mistake where one fails."""
         found = {}
         for argument in self.arguments:
             place, fill, last = f"argument {argument.name}, key fill", argument.fill, "".join(argument.shape[-1:])

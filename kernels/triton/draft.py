@@ -139,7 +139,7 @@ class _Reader:
     ) -> None:
         self.source, self.launch, self.given, self.grid = kernel, launch, given, grid
         self.names = kernel.parameters
-        # One that only converts what is passed needs a value to be passed.
+        # A function that only converts its argument needs a value to be passed.
         self.heuristics = {name: text for name, text in kernel.heuristics.items() if f"args['{name}']" not in text}
         self.facts = Facts([])
         self.slice = Slice()

@@ -121,7 +121,7 @@ def _judged(
 
 
 def _on_paper(task: Task, limits: DeviceLimits, template: Template, config: Config, seconds: float) -> CandidateVerdict:
-    """What can be had against a candidate without its device."""
+    """The mistakes of a candidate that can be found without its device."""
     workloads = meant_for(task, limits) or task.workloads
     with Isolated("compile", CompileWorker, limits, 0) as compiler:
         made = compile_on_paper([compiler], task, template, config, workloads, limits, seconds)

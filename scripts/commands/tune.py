@@ -61,7 +61,7 @@ def resume(
         int | None, typer.Option(min=1, help="Measure this many more configurations, even if the run has finished.")
     ] = None,
     rounds: Annotated[
-        int | None, typer.Option(min=1, help="Spread them over this many rounds (default: those left, or one).")
+        int | None, typer.Option(min=1, help="Spread them over this many rounds (default: the rounds left, or one).")
     ] = None,
     time_limit: Annotated[
         str | None, typer.Option(metavar="DURATION", help="Let the search take at most this much longer, such as 10m.")
