@@ -41,13 +41,6 @@ LEFT_BEHIND = itertools.cycle([np.roll(np.array(_WORDS, np.uint32), turn) for tu
 signs as floats of 16, 32 or 64 bits, large numbers as integers. Drawn for each process."""
 
 
-@dataclass(frozen=True, slots=True)
-class NotMarked:
-    """Why the blocks of a kernel that run cannot be told here."""
-
-    why: str
-
-
 class Compiler(Protocol):
     """Source to machine code. Runs in a worker process; needs no device for CUDA."""
 
@@ -57,8 +50,9 @@ class Compiler(Protocol):
     def compile(self, source: Specialised) -> Artifact | CompileFailed | Rejected:
         """`Rejected` is for sources that `tunesmith.kernels.build.guard` keeps from the compiler."""
 
-    def mark(self, source: Specialised) -> MarkedArtifact | CompileFailed | NotMarked:
-        """A source that `compile` takes, to machine code that tells which of its blocks ran."""
+    def mark(self, source: Specialised) -> MarkedArtifact | CompileFailed | str:
+        """A source that `compile` takes, to machine code that tells which of its blocks ran; or why that cannot be
+        told, as a clause."""
 
 
 class CompilerUnavailable(TunesmithError):

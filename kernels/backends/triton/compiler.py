@@ -22,7 +22,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.kernels.backends import MAX_LOG, CompilerUnavailable, NotMarked
+from tunesmith.kernels.backends import MAX_LOG, CompilerUnavailable
 from tunesmith.kernels.backends.nvrtc import NvrtcCompiler, marked
 from tunesmith.kernels.build.artifact import Artifact, CompiledCall
 from tunesmith.kernels.build.guard import refuse
@@ -143,15 +143,15 @@ class TritonCompiler:
             return Profile()
         return Profile(instruction_mix(made.asm["ptx"]), hot_lines(made.asm["ptx"], FILE))
 
-    def mark(self, source: Specialised) -> MarkedArtifact | CompileFailed | NotMarked:
+    def mark(self, source: Specialised) -> MarkedArtifact | CompileFailed | str:
         """From the PTX of `source`."""
         made = self._kept.get(source.digest) or self._compiled(source)
         if isinstance(made, Rejected):
-            return NotMarked(made.detail)
+            return made.detail
         if isinstance(made, CompileFailed):
             return made
         if "ptx" not in made.asm:
-            return NotMarked("only NVIDIA's machine code can be marked")
+            return "only NVIDIA's machine code can be marked"
         target = re.search(r"^\.target\s+(\w+)", made.asm["ptx"], re.MULTILINE)
         artifact = Artifact("triton", self.arch, made.metadata.name, b"", source.digest, call=_call(made, source))
         return marked(artifact, made.asm["ptx"], FILE, target[1] if target else self.arch)
