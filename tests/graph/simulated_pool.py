@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ import pytest
 from tunesmith.actors.judging.judge import CandidateVerdict
 from tunesmith.actors.judging.task_check import check_reference
 from tunesmith.graph import tune
-from tunesmith.graph.run import RunResult
+from tunesmith.graph.run import RunResult, _commit
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.build.artifact import EvaluationRequest
 from tunesmith.kernels.check.coverage import Unexecuted
@@ -26,6 +27,8 @@ from tunesmith.kernels.reader.signature import require_signatures
 from tunesmith.kernels.spec.template import Config, Template, config_key
 
 SCALE_ADD = Path(__file__).resolve().parents[1] / "data" / "scale_add" / "task.toml"
+COMMIT = functools.cache(_commit)
+"""The commit of a task's folder, of which git is asked once."""
 EXAMINED = set[tuple[Callable[..., Any], str]]()
 """The calls that `once` has made."""
 
@@ -143,6 +146,7 @@ def simulate_device(monkeypatch: pytest.MonkeyPatch, pool: type[SimulatedPool] =
 
     monkeypatch.setattr("tunesmith.actors.ray_cluster.cluster", no_cluster)
     monkeypatch.setattr("tunesmith.actors.pool.pool.Pool", pool)
+    monkeypatch.setattr("tunesmith.graph.run._commit", COMMIT)
     for look in (check_reference, require_signatures):
         monkeypatch.setattr(f"tunesmith.graph.run.{look.__name__}", once(look))
     for name in ("measured", "examined", "wrong", "partial"):
