@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, StrictInt, model_validator
 
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.spec.dtypes import DTYPES
+from tunesmith.kernels.spec.dtypes import DTYPE_NAMES, DTYPES
 from tunesmith.kernels.spec.expression import MAX_INTEGER, ExpressionError, parse
 from tunesmith.kernels.spec.template import NAME_PATTERN, BackendName, Config, ExpressionText, Strict, Template
 
@@ -139,10 +139,6 @@ class Tolerance(Strict):
     atol: Annotated[float, Field(ge=0)]
 
 
-_DATA_TYPES = {dtype: dtype for dtype in DTYPES}
-"""Data types as expressions name them."""
-
-
 class Workload(Strict):
     """One shape (and choice of types) the kernel is used on.
 
@@ -160,7 +156,7 @@ class Workload(Strict):
     @property
     def names(self) -> dict[str, Any]:
         """What expressions see: sizes as ints, type names and data types as text."""
-        return {**_DATA_TYPES, **self.sizes, **self.types}
+        return {**DTYPE_NAMES, **self.sizes, **self.types}
 
 
 class Baseline(Strict):

@@ -241,7 +241,7 @@ class _Reader:
         facts.block = (str(32 * int(first.get("num_warps", 4))),)
         self._arrays(strides, grid, {*facts.sizes}, shapes)
         self._arguments(fixed, chosen, strides, defaults)
-        self._doubts(fixed)
+        self._doubts()
         sliced = Slice()
         sliced.kernel(self.source, self.heuristics)
         read = ReadKernel(self.source.name, "triton", Part(sliced.text(first), (), ()), facts)
@@ -375,7 +375,7 @@ class _Reader:
             facts.ask("sizes", f"{name} is {text} of the launch")
             facts.values[name] = str(self._first(name))
 
-    def _doubts(self, fixed: Mapping[str, Any]) -> None:
+    def _doubts(self) -> None:
         for one in dict.fromkeys((*self.slice.doubts, *self.source.module.doubts)):
             self.facts.ask("source", one)
         if self.absent:
