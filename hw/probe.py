@@ -82,7 +82,7 @@ class Inventory:
         seen = ", ".join(f"{d.backend} {d.index} ({d.name})" for d in self.devices) or "no device at all"
         raise NoDevice(
             f"There is no {backend} device {index} here; this process sees {seen}. "
-            + " ".join(self.notes or ("Choose one of those.",))
+            + " ".join(self.notes or ("Choose one of these devices.",))
         )
 
     def to_json(self) -> dict[str, Any]:
