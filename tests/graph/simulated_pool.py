@@ -28,7 +28,6 @@ from tunesmith.kernels.spec.template import Config, Template, config_key
 
 SCALE_ADD = Path(__file__).resolve().parents[1] / "data" / "scale_add" / "task.toml"
 COMMIT = functools.cache(_commit)
-"""The commit of a task's folder, of which git is asked once."""
 EXAMINED = set[tuple[Callable[..., Any], str]]()
 """The calls that `once` has made."""
 
@@ -136,6 +135,11 @@ def once(look: Callable[..., Any]) -> Callable[..., None]:
     return examine
 
 
+def commit_of(folder: Path) -> str:
+    """The commit of a task's folder, for which git is asked once where no test changes it."""
+    return (COMMIT if folder.is_relative_to(SCALE_ADD.parents[1]) else _commit)(folder)
+
+
 def simulate_device(monkeypatch: pytest.MonkeyPatch, pool: type[SimulatedPool] = SimulatedPool) -> list[dict[str, Any]]:
     """Every run of a test is on a simulated device, without a cluster; its lists of evaluations begin empty. Gives the
     list of measured configurations."""
@@ -146,7 +150,7 @@ def simulate_device(monkeypatch: pytest.MonkeyPatch, pool: type[SimulatedPool] =
 
     monkeypatch.setattr("tunesmith.actors.ray_cluster.cluster", no_cluster)
     monkeypatch.setattr("tunesmith.actors.pool.pool.Pool", pool)
-    monkeypatch.setattr("tunesmith.graph.run._commit", COMMIT)
+    monkeypatch.setattr("tunesmith.graph.run._commit", commit_of)
     for look in (check_reference, require_signatures):
         monkeypatch.setattr(f"tunesmith.graph.run.{look.__name__}", once(look))
     for name in ("measured", "examined", "wrong", "partial"):
