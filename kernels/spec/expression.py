@@ -32,6 +32,7 @@ MAX_DEPTH = 100
 Value = Any
 """A bool, int, float, str, or an array of them."""
 Operation = Callable[..., Value]
+_OF_NUMPY = (np.ndarray, np.generic)
 
 
 class ExpressionError(TunesmithError):
@@ -193,8 +194,8 @@ class Expression:
 
     def evaluate(self, values: Mapping[str, Value]) -> Value:
         """The value for `values`; arrays broadcast. Raises `ExpressionError` naming the column."""
-        # A verdict evaluates scalars hundreds of thousands of times, which have no use for NumPy's state.
-        if not any(isinstance(values.get(name), np.ndarray) for name in self.names):
+        # A verdict evaluates Python's numbers hundreds of thousands of times, which have no use for NumPy's state.
+        if not any(isinstance(values.get(name), _OF_NUMPY) for name in self.names):
             return self._value(values)
         with np.errstate(divide="raise", invalid="raise", over="ignore"):
             return self._value(values)
