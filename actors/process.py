@@ -123,7 +123,8 @@ class Isolated(contextlib.AbstractContextManager["Isolated"]):
         return pipe
 
     def _answer(self, pipe: Connection, phase: str, seconds: float | None) -> Any:
-        """The next answer of the process, in which an error is raised here, or `TimedOut`."""
+        """The next answer of the process, or `TimedOut`. An error of the process is raised here; where it is a bug of
+        ours, as a `RuntimeError` with its traceback there."""
         if not pipe.poll(seconds):
             self.end()
             assert seconds is not None
@@ -142,10 +143,6 @@ class Isolated(contextlib.AbstractContextManager["Isolated"]):
         if code is not None and code < 0:
             return f"the process ended by signal {-code} ({signal.Signals(-code).name})"
         return f"the process ended with code {code}"
-
-
-class BrokenProcess(RuntimeError):
-    """An error of ours in another process; the text is its traceback there."""
 
 
 @contextlib.contextmanager
@@ -203,7 +200,7 @@ def _attempt(work: Callable[..., Any], *arguments: Any) -> tuple[bool, Any]:
         # A process that needs too much memory ends, as the system would end it.
         raise
     except Exception:  # noqa: BLE001 - a bug is raised where it is seen, not taken for a kernel's doing
-        return True, BrokenProcess(traceback.format_exc())
+        return True, RuntimeError(traceback.format_exc())
 
 
 def pack(*values: Any) -> bytes:

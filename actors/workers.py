@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from tunesmith.actors.process import pack, unpack
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.hw.probe import GpuHealth, query_gpu_health
+from tunesmith.hw.probe import query_gpu_health
 from tunesmith.kernels.backends import DeviceError, OutOfDeviceMemory, open_compiler
 from tunesmith.kernels.build.artifact import Artifact, Candidate
 from tunesmith.kernels.build.machine_code import Profile
@@ -180,11 +180,10 @@ class DeviceWorker(Bench):
         """Says what device this is and whether it is well. checks: the check's kernels, as another process on such a
         device has compiled them."""
         fused_check.COMPILED.update(checks)
-        driver = query_gpu_health(self.device.uuid) if BACKENDS[self.limits.backend].nvidia_tools else GpuHealth()
-        fault = driver.fault
+        fault, note = query_gpu_health(self.device.uuid) if BACKENDS[self.limits.backend].nvidia_tools else ("", "")
         if not fault and health is not None:
             fault = self_test(self.device, health)
-        return LaneReady(self.device.uuid, self.device.name, socket.gethostname(), fault, driver.note)
+        return LaneReady(self.device.uuid, self.device.name, socket.gethostname(), fault, note)
 
     def checks(self) -> dict[str, Artifact]:
         """The check's kernels that this process has compiled."""

@@ -31,7 +31,7 @@ from tunesmith.kernels.check.verify import infeasible_on
 from tunesmith.kernels.measure.bench import WorkloadComparison
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import describe
-from tunesmith.kernels.spec.dtypes import DTYPES
+from tunesmith.kernels.spec.dtypes import DTYPE_NAMES, DTYPES
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.task import Task, TaskError, Workload
 from tunesmith.kernels.spec.template import Template
@@ -220,7 +220,7 @@ class _Fitting:
 
 def _can_reach(examples: Mapping[str, Any], test: str, side: bool) -> bool:
     """Whether shapes of a sort may reach a side of a test; a threshold excludes no sort."""
-    known = {**{dtype: dtype for dtype in DTYPES}, **examples}
+    known = {**DTYPE_NAMES, **examples}
     return "<=" in test or not parse(test).names <= known.keys() or side in parse(test).evaluate(known)
 
 

@@ -121,7 +121,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", protected_namespaces=()):
     energy_window: float = _option(0.25, "Minimum seconds of launches for a workload's energy.", ge=0.1, le=5)
     strategy: str = _option("default", "The search strategy; see docs/strategies.md.")
     prior: str | None = _option(None, "An earlier run's folder, or a table of results, whose best points come first.")
-    wisdom: bool = _option(True, "Begin with what earlier runs found, and keep what this one finds; see docs/using.md.")
+    wisdom: bool = _option(True, "Begin with what earlier runs found, and keep what this run finds; see docs/using.md.")
     seed: int = _option(0, "Seed of the search's random choices and of the contents of all buffers.", ge=0, lt=2**63)
     workers: int | None = _option(None, "Number of compile processes (default: one per core).", ge=1, le=1024)
     target_device: str | None = _option(None, "The GPU model to tune on (part of its name), if a cluster has several.")

@@ -144,7 +144,7 @@ def require_lanes(device: DeviceInfo, settings: Settings, inventory: Inventory) 
 
 
 def require_work(task: Task, templates: Sequence[Template], limits: Sequence[DeviceLimits]) -> None:
-    """Raises `TaskError` without a workload to tune on, `SpaceError` for a template without a feasible point."""
+    """Raises `TaskError` without a workload to tune on, `TunesmithError` for a template without a feasible point."""
     kind = limits[0].kind
     if not (tuned := task.workloads_for(kind, held_out=False)):
         fix = f"add one whose `devices` lists '{kind}'"

@@ -241,9 +241,7 @@ def _several(signature: ReadKernel, inputs: Sequence[Example]) -> list[Example]:
         return [inputs]
     given = list(inputs) if isinstance(inputs, Iterable) else []
     if not given:
-        raise TunesmithError(
-            f"inputs: give a list of at least one example of what the kernel reads, not {inputs!r:.80}."
-        )
+        raise TunesmithError(f"inputs: give a list of at least one example of the kernel's inputs, not {inputs!r:.80}.")
     return [tuple(given)] if all(map(_is_array, given)) and len(signature.read) > 1 else given
 
 

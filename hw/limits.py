@@ -50,11 +50,11 @@ class DeviceLimits:
     #: registers come from one sub-partition's share of the register file.
     warp_allocation_granularity: int | None = None
     shared_per_sm: int | None = None
-    #: What a block may use without opting in (48 KiB on every CUDA device since compute capability 2.0).
+    #: Bytes that a block may use without opting in (48 KiB on every CUDA device since compute capability 2.0).
     shared_per_block: int | None = None
-    #: What a block may use after opting in to more dynamic shared memory; excludes the reserved part.
+    #: Bytes that a block may use after opting in to more dynamic shared memory; excludes the reserved part.
     shared_per_block_optin: int | None = None
-    #: What the driver takes for itself in each block (1 KiB from compute capability 8.0 on).
+    #: Bytes that the driver takes for itself in each block (1 KiB from compute capability 8.0 on).
     shared_reserved_per_block: int | None = None
     shared_allocation_unit: int | None = None
     sm_count: int | None = None

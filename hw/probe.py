@@ -82,7 +82,7 @@ class Inventory:
         seen = ", ".join(f"{d.backend} {d.index} ({d.name})" for d in self.devices) or "no device at all"
         raise NoDevice(
             f"There is no {backend} device {index} here; this process sees {seen}. "
-            + " ".join(self.notes or ("Choose one of those.",))
+            + " ".join(self.notes or ("Choose one of these devices.",))
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -210,17 +210,9 @@ def _hidden(gpus: tuple[NvmlGpu, ...], visible: str | None) -> str:
     return f"CUDA_VISIBLE_DEVICES='{visible}' hides {names}: unset it, or add the UUID, to use the hidden GPU."
 
 
-@dataclass(frozen=True, slots=True)
-class GpuHealth:
-    """Clauses about a GPU, empty where there is nothing to say. fault: why it should not be used; note: it may be used,
-    with this."""
-
-    fault: str = ""
-    note: str = ""
-
-
-def query_gpu_health(uuid: str, *, nvml_module: Any = None) -> GpuHealth:
-    """The health of the GPU `uuid`, or of the GPU around a slice (``MIG-...``), as far as NVML knows it.
+def query_gpu_health(uuid: str, *, nvml_module: Any = None) -> tuple[str, str]:
+    """A fault for which the GPU `uuid`, or the GPU around a slice (``MIG-...``), should not be used, and a note on one
+    that may be used: clauses, empty where NVML knows of nothing.
 
     Errors of its memory that were found and could not be corrected: "ECC" and "Row remapper" in the NVML API reference.
     The driver keeps no list of past Xid events that could be read afterwards; an event that ends a context is seen as
@@ -228,7 +220,7 @@ def query_gpu_health(uuid: str, *, nvml_module: Any = None) -> GpuHealth:
     """
     library = nvml.load() if nvml_module is None else nvml_module
     if isinstance(library, Unavailable) or nvml.start(library) is not None:
-        return GpuHealth()
+        return "", ""
     try:
         handle = nvml.physical_gpu(library, uuid)
         kinds = (library.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, library.NVML_VOLATILE_ECC)
@@ -236,12 +228,12 @@ def query_gpu_health(uuid: str, *, nvml_module: Any = None) -> GpuHealth:
         rows = nvml.if_supported(library, library.nvmlDeviceGetRemappedRows, handle)
     except library.NVMLError as error:
         lost = getattr(error, "value", None) == library.NVML_ERROR_GPU_IS_LOST
-        return GpuHealth(fault=f"NVML no longer reaches it ({error})" if lost else "")
+        return f"NVML no longer reaches it ({error})" if lost else "", ""
     finally:
         library.nvmlShutdown()
     # Corrected row by row, uncorrected row by row, whether a remapping waits for a reset, whether one failed.
     if rows and rows[3]:
-        return GpuHealth(fault="it has memory rows that could not be remapped")
+        return "it has memory rows that could not be remapped", ""
     if uncorrected:
-        return GpuHealth(note=f"it has {uncorrected} uncorrected memory errors since the driver was loaded")
-    return GpuHealth()
+        return "", f"it has {uncorrected} uncorrected memory errors since the driver was loaded"
+    return "", ""

@@ -152,7 +152,7 @@ class NvmlTelemetry:
 
 def open_telemetry(uuid: str, *, nvml_module: Any = None) -> NvmlTelemetry | NoTelemetry:
     """Open the GPU with this UUID (``GPU-...``, or ``MIG-...`` for the GPU around a slice). Never raises: for a missing
-    driver or GPU, and a device that is none of NVIDIA's, the answer is NoTelemetry with the reason."""
+    driver or GPU, and a device of another vendor, the answer is NoTelemetry with the reason."""
     nvml: Any = nvml_access.load() if nvml_module is None else nvml_module
     failed = nvml if isinstance(nvml, Unavailable) else nvml_access.start(nvml)
     if failed is not None:

@@ -30,10 +30,6 @@ from tunesmith.kernels.spec.validation import MAX_BLOCKS
 Flags = NDArray[np.bool_]
 
 
-class SpaceError(TunesmithError):
-    """The parameters and rules do not describe a space, or it is too large to be listed, or it is empty."""
-
-
 @dataclass(eq=False)
 class SpaceRule:
     """A condition on some parameters: `expression` is true, where `constants` are names that are not parameters (sizes,
@@ -128,7 +124,7 @@ class Domain:
         self.parameters = tuple(parameters)
         self.names = tuple(parameter.name for parameter in self.parameters)
         if repeated := sorted(name for name in self.names if self.names.count(name) > 1):
-            raise SpaceError(f"The parameter {repeated[0]} is declared twice; give each name once.")
+            raise TunesmithError(f"The parameter {repeated[0]} is declared twice; give each name once.")
         self.sizes = tuple(len(parameter.values) for parameter in self.parameters)
         self.cartesian = math.prod(self.sizes)
         self.values = tuple(_value_array(parameter.values) for parameter in self.parameters)
@@ -196,11 +192,11 @@ class Space:
     def build(cls, parameters: Sequence[Parameter], rules: Sequence[SpaceRule]) -> Space:
         """Lists the feasible points of `parameters` under `rules`; an empty space is legal.
 
-        Raises `SpaceError` where there are too many, and for a rule that reads an unknown parameter.
+        Raises `TunesmithError` where there are too many, and for a rule that reads an unknown parameter.
         """
         domain = Domain(parameters)
         if domain.cartesian > MAX_PRODUCT:
-            raise SpaceError(
+            raise TunesmithError(
                 f"The parameters have {domain.cartesian} combinations, more than {MAX_PRODUCT}: restrict their values."
             )
         rejected = {rule.label: 0 for rule in rules}
@@ -289,7 +285,7 @@ class Space:
 
 def _listed(domain: Domain, rules: Sequence[SpaceRule], rejected: dict[str, int]) -> Iterator[Codes]:
     """The feasible points, in the order of the product, in parts of a bounded size; the number of points that each rule
-    refuses is added to `rejected`, by its label. Raises `SpaceError` where there are too many points on the way."""
+    refuses is added to `rejected`, by its label. Raises `TunesmithError` where there are too many points on the way."""
     # The rules that can be asked once `depth` parameters have values.
     asked: list[list[SpaceRule]] = [[] for _ in range(len(domain.sizes) + 1)]
     for rule in rules:
@@ -309,7 +305,7 @@ def _listed(domain: Domain, rules: Sequence[SpaceRule], rejected: dict[str, int]
             rows = kept
         found += len(rows) if depth == len(domain.sizes) else 0
         if found > MAX_POINTS or looked_at > MAX_PARTIAL:
-            raise SpaceError(
+            raise TunesmithError(
                 f"The space of {domain.cartesian} combinations has more than {MAX_POINTS} feasible points, or its "
                 "constraints exclude too few early on: restrict the parameters' values or add constraints."
             )
@@ -330,7 +326,7 @@ def _depth(domain: Domain, rule: SpaceRule) -> int:
     """How many parameters, in their order, must have values before `rule` can be asked."""
     unknown = sorted(rule.names - domain.column.keys())
     if unknown:
-        raise SpaceError(
+        raise TunesmithError(
             f"The rule `{rule.label}` reads {unknown[0]}, which is not a parameter; the parameters are "
             f"{', '.join(domain.names) or 'none'}."
         )
@@ -415,16 +411,16 @@ def default_refused(template: Template, workloads: Sequence[Workload], limits: D
 
 
 def require_points(space: Space, template: Template) -> None:
-    """Raises `SpaceError`, naming the rules that leave no point, when the space is empty."""
+    """Raises `TunesmithError`, naming the rules that leave no point, when the space is empty."""
     if len(space):
         return
     never = next((rule.explain({}).rstrip(".") for rule in space.rules if not rule.names and not rule.holds({})), None)
     if never is not None:
-        raise SpaceError(f"The template {template.name} has no feasible configuration: {never}; correct it.")
+        raise TunesmithError(f"The template {template.name} has no feasible configuration: {never}; correct it.")
     others = {f"`{dropped.label}`": [rule for rule in space.rules if rule is not dropped] for dropped in space.rules}
     binding = [label for label, left in others.items() if any(map(len, _listed(space.domain, left, Counter())))]
     cause = f"without {', '.join(binding)} there would be some" if binding else "several constraints exclude all"
-    raise SpaceError(
+    raise TunesmithError(
         f"The template {template.name} has no feasible configuration among {space.cartesian}: {cause}; "
         "relax the constraint or add values to the parameters it uses."
     )

@@ -1,7 +1,5 @@
 """What the tests of several rooms share: the test tasks, a device, one Ray cluster, one finished run."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os
@@ -155,6 +153,12 @@ def here(
         return subprocess.CompletedProcess(given, code if isinstance(code, int) else 1, out, err)
 
     return run
+
+
+@pytest.fixture
+def without_sanitizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For verdicts of which the sanitizer is not the point: Oclgrind interprets a hundred launches, in five seconds."""
+    monkeypatch.setattr("tunesmith.kernels.check.sanitizer.find_tool", lambda name: None)
 
 
 @pytest.fixture(scope="session")

@@ -41,7 +41,6 @@ from tunesmith.hw.device_lock import DeviceLock
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
-from tunesmith.kernels.backends import NotMarked
 from tunesmith.kernels.build.artifact import Artifact, Candidate, types_key, undeclared_state
 from tunesmith.kernels.build.machine_code import MarkedArtifact
 from tunesmith.kernels.build.source import CodeKey, Specialised, code_key, literal, specialise
@@ -466,7 +465,7 @@ class _Judgement:
         answers = _dealt(self._compilers, "mark", self._options.deadlines.compile, sources)
         for key, artifact in zip(new, answers, strict=True):
             if not isinstance(artifact, MarkedArtifact):
-                why = artifact.why if isinstance(artifact, NotMarked) else describe(artifact)
+                why = artifact if isinstance(artifact, str) else describe(artifact)
                 return f"whether every part of the kernel ran was not looked at: {why}"
             marked[key] = artifact
         return Coverage(candidate, {key: marked[key] for key in keys})

@@ -423,7 +423,7 @@ class Pool:
             for depth in range(1 if self._exclusive else CALLS_PER_WORKER):
                 for worker in group:
                     jobs = [call.job for call in worker.calls]
-                    # What must be alone shares its worker with no other.
+                    # A call that must be alone shares its worker with no other.
                     both = (queue[0], *jobs) if queue and jobs else ()
                     alone = any(isinstance(job, Job | Compilation) and job.alone for job in both)
                     if queue and len(jobs) == depth and not alone:

@@ -253,7 +253,7 @@ class VerdictReached(Event, kind="verdict"):
 
 
 class Explained(Event, kind="explanation"):
-    """A model's words on what a round has shown."""
+    """A model's words on the results of a round."""
 
     stage: str
     lines: tuple[str, ...]

@@ -127,7 +127,7 @@ class OpponentRow(ResultRecord):
 
     @property
     def remark(self) -> str:
-        """Why it was not timed, or what it chose, for people; empty where there is nothing to say."""
+        """Why it was not timed, or its choice, for people; empty where there is nothing to say."""
         if self.choice is None:
             return self.why
         return f"chose {assignments(self.choice)} in {self.first_seconds or 0:.1f} s"

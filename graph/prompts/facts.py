@@ -80,10 +80,10 @@ def examine(context: Context, which: str, template: Template, config: Config, wo
 def hot_lines(source: str, profile: Profile) -> tuple[str, ...]:
     """The lines of `source` with the most instructions, a clause each."""
     lines, clauses = source.splitlines(), []
-    for hot in profile.lines:
-        if hot.line <= len(lines) and (text := " ".join(lines[hot.line - 1].split())):
-            where = " in a loop" if hot.depth == 1 else f" in {hot.depth} loops" if hot.depth else ""
-            clauses.append(f"{hot.line}: {hot.instructions}{where}: {text[:MAX_LINE]}")
+    for line, instructions, depth in profile.lines:
+        if line <= len(lines) and (text := " ".join(lines[line - 1].split())):
+            where = " in a loop" if depth == 1 else f" in {depth} loops" if depth else ""
+            clauses.append(f"{line}: {instructions}{where}: {text[:MAX_LINE]}")
     return tuple(clauses)
 
 

@@ -45,7 +45,7 @@ MAX_GRID = (MAX_BLOCKS, MAX_BLOCKS, MAX_BLOCKS)  # blocks in a grid on a device 
 
 
 def export_best(context: Context, folder: Path, verdict: Verdict) -> None:
-    """Writes what `verdict` found best into `folder`, replacing what an earlier round wrote."""
+    """Writes the kernels that `verdict` found best into `folder`, in place of an earlier round's."""
     with closing(_Writer(context, folder)) as writer:
         shutil.rmtree(folder, ignore_errors=True)
         if verdict.general is not None or verdict.tuned:
@@ -304,7 +304,7 @@ def _rule(rule: DispatchRule, kernels: Sequence[Winner], folders: Mapping[tuple[
 
 
 def _free_name(workload: str, taken: set[str]) -> str:
-    """A name for a workload's folder; workloads may differ only in what a file name cannot hold."""
+    """A name for a workload's folder; workloads may differ only in characters that a file name cannot hold."""
     base = re.sub(r"[^A-Za-z0-9_-]+", "-", workload)
     names = (base, *(f"{base}-{number}" for number in range(2, len(taken) + 3)))
     return next(name for name in names if name not in {*taken, GENERAL})

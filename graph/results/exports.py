@@ -32,7 +32,7 @@ from tunesmith.graph.settings import as_path
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.backends.triton.autotune_cache import calls_of, write_cache
 from tunesmith.kernels.search.tables import ConfigResult, write_t4
-from tunesmith.kernels.spec.dtypes import DTYPES
+from tunesmith.kernels.spec.dtypes import DTYPE_NAMES, DTYPES
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.task import Argument, Task
 from tunesmith.kernels.spec.template import BACKENDS
@@ -40,7 +40,6 @@ from tunesmith.kernels.spec.translate import C_FUNCTIONS, folded, to_c
 
 SCALARS = frozenset(name for name in DTYPES if name in ("float64", "float32") or not DTYPES[name].is_float)
 """The data types of scalars that a caller may pass."""
-_DATA_TYPES = {name: name for name in DTYPES}
 _C_WORDS = frozenset(
     ["auto", "bool", "case", "char", "const", "default", "do", "double", "enum", "extern", "float", "goto", "inline"]
     + ["int", "long", "new", "private", "public", "register", "short", "signed", "sizeof", "static", "struct", "switch"]
@@ -105,7 +104,7 @@ class Package:
         node = node or self.about["rule"]
         if "test" not in node:
             return node
-        test = folded(node["test"], {**_DATA_TYPES, **types})
+        test = folded(node["test"], {**DTYPE_NAMES, **types})
         if test in ("True", "False"):
             return self.rule(types, node["yes" if test == "True" else "no"])
         return {"test": test, "yes": self.rule(types, node["yes"]), "no": self.rule(types, node["no"])}
@@ -292,7 +291,7 @@ def _code(package: Package, prefix: str, position: int, folder: str, source: dic
     machine code as numbers, and the expressions of its launch over sizes alone, as C."""
     about, types = package.launches[folder], source["types"]
     launch, cubin = about["launch"], source["machine_code"]["file"]
-    values = {**_DATA_TYPES, **types, **about["config"]}
+    values = {**DTYPE_NAMES, **types, **about["config"]}
     grid, block, shared, requires = (
         [to_c(one, prefix) for one in (folded(text, values) for text in texts) if one != "True"]
         for texts in (launch["grid"], launch["block"], [launch["shared_bytes"]], about["requires"])

@@ -214,7 +214,7 @@ def unsteady(verdict: Verdict) -> list[str]:
     notes = {
         f"The interval of the speed-up is wide on {', '.join(wide)}: something else used the device while it was "
         "measured. Run it again on an idle one.": wide,
-        f"Times are below the floor on {', '.join(below)}: the floor is what a copy of as many bytes takes, and a "
+        f"Times are below the floor on {', '.join(below)}: the floor is the time of a copy of as many bytes, and a "
         "kernel that mostly reads can be up to 10 % faster.": below,
     }
     return [note for note, workloads in notes.items() if workloads]

@@ -36,8 +36,7 @@ from tunesmith.kernels.build.guard import refuse
 from tunesmith.kernels.build.source import code_key, specialise
 from tunesmith.kernels.outcome import CompileFailed, Evaluation, Implausible, describe
 from tunesmith.kernels.rewrite.template import NAME, rewrite
-from tunesmith.kernels.space import SpaceError, feasible, require_points
-from tunesmith.kernels.spec.expression import ExpressionError
+from tunesmith.kernels.space import feasible, require_points
 from tunesmith.kernels.spec.task import Workload, geometry
 from tunesmith.kernels.spec.template import Config, Template, config_key
 
@@ -109,7 +108,7 @@ def infeasible(template: Template, context: Context) -> Problem | None:
             require_points(space, template)
             if (reason := space.reject(template.default_config)) is not None:
                 return Problem("infeasible", reason.detail)
-    except (ExpressionError, SpaceError) as error:
+    except TunesmithError as error:
         return Problem("infeasible", str(error))
     return None
 

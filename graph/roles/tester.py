@@ -170,8 +170,8 @@ class _Test:
             context.journal.append(event, self.stage)
 
     def _replacements(self) -> list[Winner]:
-        """The next configurations after all finalists were rejected: variations of the fastest rejected ones, and the
-        templates' defaults, if right, measured now; else the next best measured ones without a known defect."""
+        """The next configurations after all finalists were rejected: variations of the fastest of them, and the
+        templates' defaults, if right, measured now; else the next best configurations without a known defect."""
         context = self.context
         rejected = {kernel.template for kernel in context.log.examinations().values() if kernel.verdict == "rejected"}
         common, wanted, fastest = defects(context.log), list[Winner](), dict[str, Winner]()
@@ -225,7 +225,7 @@ def finalists(
     context: Context, stage: str, after: Sequence[Winner] = ()
 ) -> tuple[list[Winner], dict[str, list[Winner]]]:
     """The best configurations in general (at most `settings.finalists`), and the best for each tuned workload, without
-    those found wrong before the test of this round began.
+    configurations found wrong before the test of this round began.
 
     after: former finalists; the next best in general then, of templates without a finalist first. A configuration that
     a constraint or a limit excludes on a held-out workload may be the best for a shape, but not for all.

@@ -98,7 +98,7 @@ class Tuner:
 
 
 class _Round:
-    """The searches of one round, which feed one pool. Raises `SpaceError` where no configuration is feasible."""
+    """The searches of one round, which feed one pool. Raises `TunesmithError` where no configuration is feasible."""
 
     def __init__(self, context: Context, plan: Plan, templates: list[str]) -> None:
         self.context, self.plan = context, plan

@@ -41,13 +41,6 @@ LEFT_BEHIND = itertools.cycle([np.roll(np.array(_WORDS, np.uint32), turn) for tu
 signs as floats of 16, 32 or 64 bits, large numbers as integers. Drawn for each process."""
 
 
-@dataclass(frozen=True, slots=True)
-class NotMarked:
-    """Why the blocks of a kernel that run cannot be told here."""
-
-    why: str
-
-
 class Compiler(Protocol):
     """Source to machine code. Runs in a worker process; needs no device for CUDA."""
 
@@ -57,8 +50,9 @@ class Compiler(Protocol):
     def compile(self, source: Specialised) -> Artifact | CompileFailed | Rejected:
         """`Rejected` is for sources that `tunesmith.kernels.build.guard` keeps from the compiler."""
 
-    def mark(self, source: Specialised) -> MarkedArtifact | CompileFailed | NotMarked:
-        """A source that `compile` takes, to machine code that tells which of its blocks ran."""
+    def mark(self, source: Specialised) -> MarkedArtifact | CompileFailed | str:
+        """A source that `compile` takes, to machine code that tells which of its blocks ran; or why that cannot be
+        told, as a clause."""
 
 
 class CompilerUnavailable(TunesmithError):
@@ -88,7 +82,7 @@ class BoundLaunch:
 
 @dataclass(frozen=True, slots=True)
 class HostCall:
-    """Work that a function of the host gives the device, in place of a launch: what a library does. With CUDA the
+    """Work that a function of the host gives the device, in place of a launch, such as a library's. With CUDA the
     function only enqueues on the device's stream, so that its work can be captured; with OpenCL it does the work."""
 
     run: Callable[[], object]
@@ -103,7 +97,7 @@ class Device(Protocol):
     """Its number among the backend's devices, as `open_device` takes it."""
     uuid: str
     name: str
-    """The model, as the driver calls it: what this process really holds, whatever `limits` are of."""
+    """The model of the device that this process holds, as the driver calls it, whatever `limits` are of."""
     xp: Any
     """The array module (numpy or cupy) of what `array` returns."""
     base_alignment: int

@@ -30,8 +30,7 @@ from tunesmith.kernels.backends import (
     Side,
 )
 from tunesmith.kernels.backends.nvrtc import assemble
-from tunesmith.kernels.backends.triton.launch import TritonFunction
-from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.artifact import Artifact, CompiledCall
 from tunesmith.kernels.build.machine_code import MARKS, constant_variables
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Geometry
@@ -100,6 +99,10 @@ SHARED:
 \0"""
 """`spin` waits on the device and leaves its caches as they are; `pollute` fills memory of its threads and blocks. The
 driver itself compiles them, so that a process needs no compiler for them, where the driver is able to."""
+_SCALARS: dict[str, Any] = {"fp32": np.float32, "u1": np.int32, "i32": np.int32, "i64": np.int64, "u64": np.uint64}
+"""Numbers as Triton's kernels take them."""
+MAX_STATIC_SHARED = 48 << 10
+"""Bytes that a block may use without asking for more (CUDA C++ Programming Guide, "Shared Memory")."""
 NO_JIT = frozenset({218, 221, 222, 223})
 """The driver cannot compile PTX (CUDA driver API): invalid or too new for it, no compiler found, or switched off."""
 
@@ -167,10 +170,70 @@ def _driven(answer: Any) -> Any:
     return tuple(values) if len(values) > 1 else values[0] if values else None
 
 
+class TritonFunction:
+    """A kernel of Triton that is launched with a task's arguments as CuPy launches others: with the arguments that its
+    compiler kept, and its block, cluster and scratch memory. function: CuPy's, of a cubin."""
+
+    def __init__(self, function: Any, call: CompiledCall) -> None:
+        self.ptr, self._function, self._call = function.ptr, function, call
+        # A captured graph goes on using the memory with which it was captured.
+        self._scratch: list[Any] = []
+        if call.shared_bytes > MAX_STATIC_SHARED:
+            attribute = bindings.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            _driven(bindings.cuFuncSetAttribute(self.ptr, attribute, call.shared_bytes))
+
+    def __call__(
+        self, grid: Sequence[int], block: Sequence[int], arguments: Sequence[Any], *, shared_mem: int = 0, stream: Any
+    ) -> None:
+        """Enqueues a launch. block and shared_mem are the template's, and the compiler's own go before."""
+        import cupy
+
+        call = self._call
+        passed = [_passed(arguments[place], kind) for place, kind in call.arguments]
+        blocks = int(np.prod(grid)) * call.cluster
+        if (needed := blocks * call.scratch_bytes) and (not self._scratch or self._scratch[-1].nbytes < needed):
+            self._scratch.append(cupy.empty(needed, cupy.uint8))
+        scratch = self._scratch[-1].data.ptr if self._scratch else 0
+        passed += [np.uint64(scratch), np.uint64(0)]
+        if call.cluster == 1 and not call.cooperative:
+            self._function(grid, (call.threads, 1, 1), tuple(passed), shared_mem=call.shared_bytes, stream=stream)
+            return
+        config = bindings.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = grid[0] * call.cluster, *grid[1:]
+        config.blockDimX, config.blockDimY, config.blockDimZ = call.threads, 1, 1
+        config.sharedMemBytes, config.hStream = call.shared_bytes, stream.ptr
+        config.attrs = _attributes(call)
+        config.numAttrs = len(config.attrs)
+        held = [np.array([one]) for one in passed]
+        addresses = np.array([one.ctypes.data for one in held], np.uint64)
+        _driven(bindings.cuLaunchKernelEx(config, self.ptr, addresses.ctypes.data, 0))
+
+
+def _passed(value: Any, kind: str) -> Any:
+    """An argument as the kernel's parameter holds it: an address, or a number of the type that Triton chose."""
+    if kind.startswith("*"):
+        return value if isinstance(value, np.uint64) else np.uint64(value.data.ptr)
+    return _SCALARS[kind](value)
+
+
+def _attributes(call: CompiledCall) -> list[Any]:
+    found, ids = [], bindings.CUlaunchAttributeID
+    if call.cluster > 1:
+        attribute = bindings.CUlaunchAttribute()
+        attribute.id = ids.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        attribute.value.clusterDim.x, attribute.value.clusterDim.y, attribute.value.clusterDim.z = call.cluster, 1, 1
+        found.append(attribute)
+    if call.cooperative:
+        attribute = bindings.CUlaunchAttribute()
+        attribute.id, attribute.value.cooperative = ids.CU_LAUNCH_ATTRIBUTE_COOPERATIVE, 1
+        found.append(attribute)
+    return found
+
+
 def callable_kernel(module: Any, artifact: Artifact) -> Any:
     """The kernel of a loaded module, to be launched as a function of CuPy's."""
     function = module.get_function(artifact.entry)
-    return function if artifact.call is None else TritonFunction(function, artifact.call, _driven)
+    return function if artifact.call is None else TritonFunction(function, artifact.call)
 
 
 @cache
@@ -205,7 +268,7 @@ class CudaDevice(Device):
             self.stream = _stream(index)
             # Array operations (copies, comparisons) and launches share one stream, so they are ordered.
             self.stream.use()
-        # Slices start anywhere; 16 bytes are what the widest load of a thread needs.
+        # Slices start anywhere; 16 bytes are the widest load of a thread.
         self.base_alignment = 16
         self.cold_bytes = 3 * (limits.l2_bytes or 64 << 20)
         self._own: Any = None

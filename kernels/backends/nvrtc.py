@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tunesmith.kernels.backends import MAX_LOG, CompilerUnavailable, NotMarked
+from tunesmith.kernels.backends import MAX_LOG, CompilerUnavailable
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.guard import refuse, without_comments
 from tunesmith.kernels.build.machine_code import (
@@ -35,15 +35,16 @@ from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.outcome import CompileFailed, Rejected, Resources
 
 
-def assemble(ptx: str, arch: str, max_registers: int | None = None) -> bytes | CompileFailed | NotMarked:
-    """The cubin of `ptx` for `arch`, such as "sm_90". max_registers: see `Specialised`."""
+def assemble(ptx: str, arch: str, max_registers: int | None = None) -> bytes | CompileFailed | str:
+    """The cubin of `ptx` for `arch`, such as "sm_90", or why nothing can be assembled. max_registers: see
+    `Specialised`."""
     try:
         from cuda.bindings import nvjitlink
 
         nvjitlink.version()
     except (ImportError, RuntimeError):
         # cuda.pathfinder raises the latter when the shared library is not found.
-        return NotMarked("the library nvJitLink is not installed: install it with `pip install 'tunesmith[cuda13]'`")
+        return "the library nvJitLink is not installed: install it with `pip install 'tunesmith[cuda13]'`"
     options = [f"-arch={arch}", *([f"-maxrregcount={max_registers}"] if max_registers else [])]
     handle = nvjitlink.create(len(options), options)
     try:
@@ -64,12 +65,12 @@ def assemble(ptx: str, arch: str, max_registers: int | None = None) -> bytes | C
 
 def marked(
     artifact: Artifact, ptx: str, file: str, target: str, max_registers: int | None = None
-) -> MarkedArtifact | CompileFailed | NotMarked:
+) -> MarkedArtifact | CompileFailed | str:
     """`artifact` with the machine code of `ptx` with marks. file: the name by which the PTX speaks of the source."""
     try:
         text, blocks = mark_blocks(ptx, file, artifact.entry)
     except ValueError as error:
-        return NotMarked(str(error))
+        return str(error)
     code = assemble(text, target, max_registers)
     return MarkedArtifact(replace(artifact, code=code), blocks) if isinstance(code, bytes) else code
 
@@ -171,10 +172,10 @@ class NvrtcCompiler:
             assembly = "" if failure else _assembly(program)
         return Profile(instruction_mix(assembly), hot_lines(assembly, _file_of(source)))
 
-    def mark(self, source: Specialised) -> MarkedArtifact | CompileFailed | NotMarked:
+    def mark(self, source: Specialised) -> MarkedArtifact | CompileFailed | str:
         """From the PTX of `source`, which is the same but for the lines it tells."""
         if (refused := refuse(source)) is not None:
-            return NotMarked(refused.detail)
+            return refused.detail
         target = _target(self.arch, source.source)
         with _program(source.source, source.entry, [*self._options_of(source), LINES]) as (program, failure, log):
             if failure:
@@ -260,7 +261,7 @@ def _file_of(source: Specialised) -> str:
 def _target(arch: str, source: str) -> str:
     """The architecture to compile `source` for. Instructions that only one architecture has need an "a" behind its
     number (PTX ISA, "Target architectures"); other sources do without, as ptxas checks other limits there. An `arch`
-    that has a letter is what the user asked for."""
+    that has a letter is the user's own."""
     number = arch.removeprefix("sm_")
     if not number.isdigit() or int(number) < FIRST_WITH_OWN or not _OWN_INSTRUCTIONS.search(source):
         return arch

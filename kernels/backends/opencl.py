@@ -41,7 +41,6 @@ from tunesmith.kernels.backends import (
     Device,
     DeviceError,
     HostCall,
-    NotMarked,
     OutOfDeviceMemory,
     Side,
 )
@@ -226,9 +225,9 @@ class OpenclCompiler:
         resources = Resources(shared=shared, local=local if is_gpu else None)
         return Artifact("opencl", self.arch, source.entry, binary, source.digest, resources)
 
-    def mark(self, source: Specialised) -> MarkedArtifact | CompileFailed | NotMarked:
+    def mark(self, source: Specialised) -> MarkedArtifact | CompileFailed | str:
         """OpenCL C 1.2 has no variable that a kernel's functions could all reach and that outlasts a launch."""
-        return NotMarked("OpenCL C has no place where a kernel could leave marks")
+        return "OpenCL C has no place where a kernel could leave marks"
 
 
 @contextmanager

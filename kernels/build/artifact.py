@@ -133,7 +133,7 @@ _TRANSIENT = re.compile(
 such as a missing header: such a source is compiled again each time."""
 _DECIDING = (
     *("spec/template", "build/guard", "build/source", "build/python_source", "build/machine_code"),
-    *("backends/nvrtc", "backends/opencl", "backends/triton/compiler", "backends/triton/resources"),
+    *("backends/nvrtc", "backends/opencl", "backends/triton/compiler"),
 )
 """Modules that decide what a source becomes, and which sources count as one; a change of them empties the cache."""
 

@@ -2,7 +2,7 @@
 
 Sources come from models. A compiler is a program that opens files on request and puts their text into its messages, so
 everything that names a file is held to an allow-list here, on the text after line splicing and without comments
-(C++17, [lex.phases]). What the compiled code does is judged elsewhere.
+(C++17, [lex.phases]). The results of compiled code are judged elsewhere.
 """
 
 from __future__ import annotations

@@ -46,24 +46,16 @@ _LABEL = re.compile(r"\s*([A-Za-z_$%][\w$]*)\s*:(?!:)")
 _BRANCH = re.compile(r"\bbra(?:\.uni)?\s+([A-Za-z_$%][\w$]*)\s*;")
 ASSUMED_TRIP_COUNT = 10
 """Iterations of a loop where lines are ranked: the real number is not known here."""
-
-
-@dataclass(frozen=True, slots=True)
-class HotLine:
-    """A line of the source. instructions: PTX instructions that come from it; depth: of their innermost loop."""
-
-    line: int
-    instructions: int
-    depth: int
+MAX_HOT_LINES = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
     """sorts: number of instructions of each sort, the most frequent first; lines: the source lines that most
-    instructions come from, in falling order."""
+    instructions come from, in falling order, each with their number and the depth of their innermost loop."""
 
     sorts: dict[str, int] = field(default_factory=dict)
-    lines: tuple[HotLine, ...] = ()
+    lines: tuple[tuple[int, int, int], ...] = ()
 
 
 def files_named(ptx: str, name: str) -> set[int]:
@@ -80,9 +72,10 @@ def source_line(loc: str, files: set[int]) -> int:
     return line if own in files else at if outer in files else 0
 
 
-def hot_lines(ptx: str, file: str, most: int = 4) -> tuple[HotLine, ...]:
-    """The lines of the source `file` with the most instructions, each counted `ASSUMED_TRIP_COUNT` times for every loop
-    around it. ptx: with `.loc`, as `--generate-line-info` makes it; a loop is what a branch back spans."""
+def hot_lines(ptx: str, file: str) -> tuple[tuple[int, int, int], ...]:
+    """The `lines` of a `Profile`: of the source `file` those with the most instructions, each counted
+    `ASSUMED_TRIP_COUNT` times for every loop around it. ptx: with `.loc`, as `--generate-line-info` makes it; a loop is
+    what a branch back spans."""
     files, line = files_named(ptx, file), 0
     found: list[int] = []
     labels: dict[str, int] = {}
@@ -105,7 +98,7 @@ def hot_lines(ptx: str, file: str, most: int = 4) -> tuple[HotLine, ...]:
     for at, depth in zip(found, depths, strict=True):
         by_line.setdefault(at, []).append(depth)
     ranked = sorted(filter(None, by_line), key=lambda at: -sum(ASSUMED_TRIP_COUNT**depth for depth in by_line[at]))
-    return tuple(HotLine(at, len(by_line[at]), max(by_line[at])) for at in ranked[:most])
+    return tuple((at, len(by_line[at]), max(by_line[at])) for at in ranked[:MAX_HOT_LINES])
 
 
 def instruction_mix(ptx: str) -> dict[str, int]:

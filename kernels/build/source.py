@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tunesmith.kernels.build.python_source import ARGUMENT, argument_classes, asked_values, python_text
-from tunesmith.kernels.spec.dtypes import DTYPES
+from tunesmith.kernels.spec.dtypes import DTYPE_NAMES, DTYPES
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.task import Task, Workload
 from tunesmith.kernels.spec.template import BACKENDS, BackendName, Config, Template
@@ -115,7 +115,7 @@ def specialise(template: Template, config: Config, types: Mapping[str, str]) -> 
     hidden = {parameter.name for parameter in template.parameters if parameter.launch_only}
     lines += [f"#define {name} {literal(value)}" for name, value in sorted(config.items()) if name not in hidden]
     lines.append(f'#line 1 "{template.name}"')
-    names: dict[str, Any] = {**{dtype: dtype for dtype in DTYPES}, **types, **config}
+    names: dict[str, Any] = {**DTYPE_NAMES, **types, **config}
     cap = parse(template.max_registers).integer(names) if template.max_registers else 0
     return Specialised(
         backend=template.backend,

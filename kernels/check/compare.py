@@ -211,7 +211,7 @@ REASONS = {
     "launch_failed": "the driver refuses to load or launch the kernel, or the kernel faults",
     "timed_out": "the kernel does not end within its deadline",
     "crashed": "the process that runs the kernel dies",
-    # What it computed.
+    # The result of the kernel.
     "mismatch": "an element differs from the reference by more than the tolerance",
     "unwritten": "an element of an output, or all of an inout argument, was never written",
     "input_modified": "an argument declared `in` was changed",

@@ -36,7 +36,7 @@ MOST_SHARE = 0.3
 MAX_POWER = 256
 """Sizes are drawn by the power of two, at most this, that divides them: 96 and 200 are as likely as 128."""
 SIZE_KINDS = 1 + int(math.log2(MAX_POWER)) + 2
-"""Those powers, sizes beside any power of two, and sizes beside the task's own."""
+"""The powers up to it, sizes beside any power of two, and sizes beside the task's own."""
 STRATA = 16
 """Parts of the logarithm of a size's range: each kind comes once in each of them before any comes again."""
 TRIES, ATTEMPTS = 24, 2
@@ -109,7 +109,7 @@ class Step:
         sizes, contents = self.workload.sizes.items(), self.contents
         factors: list[object] = [(name, math.gcd(size, MAX_POWER)) for name, size in sizes]
         factors += [(name, "magnitude", size.bit_length()) for name, size in sizes]
-        factors += [tuple(self.workload.types.items()), *contents.kinds, *contents.scalars]
+        factors += [tuple(self.workload.types.items()), *sorted(contents.kinds), *contents.scalars]
         return frozenset((*itertools.combinations(factors, 2), *contents.arrays))
 
     @property
@@ -490,13 +490,13 @@ class Shapes:
     def share(self, workload: Workload) -> float:
         """The cost of a workload as a share of a cheap one's limits; without `flops` as if a result took all inputs
         that do not grow."""
-        operations = _number(lambda: self.task.flops_of(workload))
+        moved, operations = self._cost(workload.sizes, workload.types)
         if not operations:
             grown = {name for one in self.task.outputs for text in one.shape for name in parse(text).names}
             alone = resized(workload, {**workload.sizes, **dict.fromkeys(grown & self.extents, 1)}, workload.types, "")
             read = [array_bytes(self.task, alone, (one,)) for one in self.task.arguments if one.role == "in"]
             operations = array_bytes(self.task, workload, self.task.outputs) * max(read, default=1)
-        return max(array_bytes(self.task, workload) / self.cheap[0], operations / self.cheap[1])
+        return max(moved / self.cheap[0], operations / self.cheap[1])
 
     def allow_long(self, number: int) -> bool:
         """Whether some extent may be `number` and one more where the others are 1."""

@@ -78,7 +78,7 @@ class Slot:
 @dataclass(frozen=True, slots=True)
 class Variant:
     """One drawing of the contents. image: all bytes of a set before a launch, on the device; expected: flat float64
-    arrays by output name; memo: what has been computed from these, by its kind and the output."""
+    arrays by output name; memo: values computed from these, by its kind and the output."""
 
     image: Any
     expected: dict[str, Any]

@@ -212,7 +212,7 @@ INFINITE, EXTREME = frozenset(("infinities", "masked")), HEAVY | {"large", "shif
 """Kinds with infinities, and kinds beside which a kernel's factor of an infinity may be zero, where the reference's is
 tiny: it gives a NaN in place of an infinity."""
 WHOLE = ("task", "uniform", "large", "heavy_tails", "constant", "zeros", "sorted")
-"""Those that differ for integers."""
+"""Kinds that differ for integers."""
 CHANGES = ("all", "rows", "few")
 
 
@@ -250,8 +250,8 @@ class Contents:
 
 
 def kinds_of(task: Task) -> tuple[str, ...]:
-    """Those that differ from the others for `task`. Whole numbers that are made of a NaN, by comparing or converting
-    it, are not defined: with such outputs there are none."""
+    """The kinds that differ from the others for `task`. Whole numbers that are made of a NaN, by a comparison or a
+    conversion, are not defined: with such outputs there are none."""
     arrays = [argument for argument in task.arguments if argument.role in ("in", "inout")]
     dtypes = {dtype for argument in arrays for dtype in task.types.get(argument.dtype, (argument.dtype,))}
     if not any(DTYPES[dtype].is_float for dtype in dtypes):
@@ -281,7 +281,7 @@ def draw_variants(xp: Any, task: Task, workload: Workload, contents: Contents, c
     if count > 1:
         rng = np.random.default_rng([*key, count])
         change = contents.change or CHANGES[int(rng.integers(len(CHANGES)))]
-        # A part of an array of equal elements would be no such array.
+        # A part of an array of equal elements would not have this kind.
         names = [one.name for one in arrays if contents.kind_of(one.name) != "constant"]
         if change != "all" and names:
             _keep_part(xp, {name: shapes[name] for name in names}, fills, drawn[0], drawn[1], change, rng)

@@ -1,7 +1,7 @@
 """Which buffers a timed launch works on: all sets in turn, so that each launch finds its data gone from the last cache.
 
 Owns the order of launches inside a sample, and which of them can be checked afterwards. The first and the last launch
-of a sequence pay for its start and end, so a sample is long against those: short kernels go round the sets many times.
+of a sequence pay for its start and end, so a sample is long against both: short kernels go round the sets many times.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Rotation:
     def run_first(self) -> int:
         """Runs the first sample's launches, untimed, which brings the code to the device; returns the set to check.
 
-        Samples go on with the next: what has just run is in the last cache.
+        Samples go on with the next: the data of these launches are in the last cache.
         """
         (self.lasted,), self._last = self._device.times([self._sequence(0)]), 0
         return self.last_set

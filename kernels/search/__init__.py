@@ -200,7 +200,7 @@ class Strategy(ABC):
         self._ask_noted(point)
 
     def random_state(self) -> dict[str, int]:
-        """What the random numbers of the next ask derive from: the seed, and the numbers of asks and tells so far."""
+        """The source of the next ask's random numbers: the seed, and the numbers of asks and tells so far."""
         return {"seed": self.seed, "asks": len(self.asked), "tells": self._tells}
 
     def _rng(self) -> np.random.Generator:

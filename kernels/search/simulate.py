@@ -1,4 +1,4 @@
-"""Replays tables of measurements: what a strategy would have found, after how many points.
+"""Replays tables of measurements: how good a point a strategy would have found, after how many.
 
 A point costs the table's own compile and benchmark time; with several workers, results come back in the order in which
 they would have been ready.

@@ -207,5 +207,7 @@ _TYPES = (
 )
 DTYPES: Mapping[str, DataType] = {one.name: one for one in _TYPES}
 """Every data type Tunesmith knows, by name."""
+DTYPE_NAMES: Mapping[str, str] = dict(zip(DTYPES, DTYPES, strict=True))
+"""Data types as expressions see them: names whose value is their own text."""
 C_TYPES = {c_name: one.name for one in _TYPES for c_name in (one.c_names["cuda"], *one.others.split(", ")) if c_name}
 """Data types by their names in C, on a platform with 64-bit longs."""

@@ -32,6 +32,7 @@ MAX_DEPTH = 100
 Value = Any
 """A bool, int, float, str, or an array of them."""
 Operation = Callable[..., Value]
+_OF_NUMPY = (np.ndarray, np.generic)
 
 
 class ExpressionError(TunesmithError):
@@ -50,6 +51,8 @@ def _is_text(value: Value) -> bool:
 def _number(value: Value) -> Value:
     """`value` for arithmetic: flags in arrays become 0 and 1, as they are in scalars. Raises `TypeError` for text, and
     for arrays of floats, which would turn what else they meet into floats."""
+    if isinstance(value, int | float):
+        return value
     if _is_text(value):
         raise TypeError("text takes part in comparisons only")
     if _is_array(value) and value.dtype.kind not in "bi":
@@ -62,7 +65,7 @@ def _exact(operate: Operation) -> Operation:
 
     def exact(a: Value, b: Value) -> Value:
         result = operate(a, b)
-        if _is_array(result) and result.dtype.kind == "i":
+        if isinstance(result, np.ndarray) and result.dtype.kind == "i":
             bound = operate(np.asarray(a, np.float64), np.asarray(b, np.float64))
             if np.any(np.abs(bound) > 1.01 * MAX_INTEGER) or np.any(np.abs(result) > MAX_INTEGER):
                 raise OverflowError(f"the value exceeds {MAX_INTEGER}")
@@ -94,11 +97,11 @@ def _contains(value: Value, *options: Value) -> Value:
 
 
 def _of_values(function: Operation) -> Operation:
-    return lambda values, *operands: function(*(operand(values) for operand in operands))
+    return lambda values, *operands: function(*[operand(values) for operand in operands])
 
 
 def _of_numbers(function: Operation) -> Operation:
-    return lambda values, *operands: function(*(_number(operand(values)) for operand in operands))
+    return lambda values, *operands: function(*[_number(operand(values)) for operand in operands])
 
 
 def _boolean(conjunction: bool, values: Mapping[str, Value], *operands: Operation) -> Value:
@@ -181,7 +184,7 @@ def _error(text: str, column: int, message: str) -> ExpressionError:
 
 class Expression:
     """A parsed expression. `names` are the free names it needs; `evaluate` gives them values. tree: of `text`, of whose
-    nodes it makes the functions that evaluate them; raises `ExpressionError` for what the language does not have."""
+    nodes it makes the functions that evaluate them; raises `ExpressionError` for a node outside of the language."""
 
     def __init__(self, text: str, tree: ast.expr) -> None:
         self.text = text
@@ -191,6 +194,9 @@ class Expression:
 
     def evaluate(self, values: Mapping[str, Value]) -> Value:
         """The value for `values`; arrays broadcast. Raises `ExpressionError` naming the column."""
+        # A verdict evaluates Python's numbers hundreds of thousands of times, which have no use for NumPy's state.
+        if not any(isinstance(values.get(name), _OF_NUMPY) for name in self.names):
+            return self._value(values)
         with np.errstate(divide="raise", invalid="raise", over="ignore"):
             return self._value(values)
 

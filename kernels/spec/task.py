@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, StrictInt, model_validator
 
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.spec.dtypes import DTYPES
+from tunesmith.kernels.spec.dtypes import DTYPE_NAMES, DTYPES
 from tunesmith.kernels.spec.expression import MAX_INTEGER, ExpressionError, parse
 from tunesmith.kernels.spec.template import NAME_PATTERN, BackendName, Config, ExpressionText, Strict, Template
 
@@ -156,7 +156,7 @@ class Workload(Strict):
     @property
     def names(self) -> dict[str, Any]:
         """What expressions see: sizes as ints, type names and data types as text."""
-        return {**{dtype: dtype for dtype in DTYPES}, **self.sizes, **self.types}
+        return {**DTYPE_NAMES, **self.sizes, **self.types}
 
 
 class Baseline(Strict):
@@ -366,7 +366,7 @@ class Task(Strict):
 
     @property
     def conditions(self) -> dict[str, str]:
-        """What must hold of sizes for arrays to be filled as declared: expressions, with the mistake if one fails."""
+        """Conditions on sizes under which arrays can be filled as declared, with the mistake where one fails."""
         found = {}
         for argument in self.arguments:
             place, fill, last = f"argument {argument.name}, key fill", argument.fill, "".join(argument.shape[-1:])

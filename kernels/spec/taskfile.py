@@ -294,7 +294,7 @@ def parse_config(text: str | None, template: Template) -> Config:
     for name, value in given.items():
         if value not in values.get(name, ()):
             known = "; ".join(f"{one} from {', '.join(map(str, of))}" for one, of in values.items()) or "no parameter"
-            raise TunesmithError(f"--config: {name} = {value!r} is none of {template.name}, which takes {known}.")
+            raise TunesmithError(f"--config: {name} = {value!r} is not one of {template.name}, which takes {known}.")
         # 4.0 is the value 4, whose macro is another text.
         config[name] = values[name][values[name].index(value)]
     return config

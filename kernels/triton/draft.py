@@ -139,7 +139,7 @@ class _Reader:
     ) -> None:
         self.source, self.launch, self.given, self.grid = kernel, launch, given, grid
         self.names = kernel.parameters
-        # One that only converts what is passed needs a value to be passed.
+        # A function that only converts its argument needs a value to be passed.
         self.heuristics = {name: text for name, text in kernel.heuristics.items() if f"args['{name}']" not in text}
         self.facts = Facts([])
         self.slice = Slice()
@@ -241,7 +241,7 @@ class _Reader:
         facts.block = (str(32 * int(first.get("num_warps", 4))),)
         self._arrays(strides, grid, {*facts.sizes}, shapes)
         self._arguments(fixed, chosen, strides, defaults)
-        self._doubts(fixed)
+        self._doubts()
         sliced = Slice()
         sliced.kernel(self.source, self.heuristics)
         read = ReadKernel(self.source.name, "triton", Part(sliced.text(first), (), ()), facts)
@@ -375,7 +375,7 @@ class _Reader:
             facts.ask("sizes", f"{name} is {text} of the launch")
             facts.values[name] = str(self._first(name))
 
-    def _doubts(self, fixed: Mapping[str, Any]) -> None:
+    def _doubts(self) -> None:
         for one in dict.fromkeys((*self.slice.doubts, *self.source.module.doubts)):
             self.facts.ask("source", one)
         if self.absent:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tunesmith.kernels.build.python_source import fixed_in, kernel_of
-from tunesmith.kernels.spec.dtypes import DTYPES
+from tunesmith.kernels.spec.dtypes import DTYPE_NAMES
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.template import TRITON_OPTIONS, Config, Template, without_options
 from tunesmith.kernels.spec.translate import folded
@@ -170,4 +170,4 @@ def _branches(rule: Mapping[str, Any], known: Collection[str], indent: str) -> I
 
 def _python(text: str, values: Mapping[str, Any]) -> str:
     """An expression with `values` for names, as tuned.py evaluates it."""
-    return folded(text, {**{name: name for name in DTYPES}, **values})
+    return folded(text, {**DTYPE_NAMES, **values})

@@ -98,20 +98,20 @@ class Launch:
         return {name: self._value(node, scope, Symbol("")) for name, node in self.nodes.items()}
 
     def at(self, sizes: Mapping[str, int]) -> dict[str, Any]:
-        """What the call passes where sizes, and arguments that became sizes, are `sizes`, as far as that is known."""
+        """The known values that the call passes, where sizes and arguments that became sizes are `sizes`."""
         known = {text: sizes[name] for text, name in self.names.items() if name in sizes}
         found = self._values(self._scope(known))
         return {name: value for name, value in found.items() if not unknown(value)}
 
     def name(self, argument: str) -> None:
-        """What the call passes for `argument` is a size of this name from now on."""
+        """The value that the call passes for `argument` is a size of this name from now on."""
         node, value = self.nodes.get(argument), self.given.get(argument)
         for text in (node.id if isinstance(node, ast.Name) else "", value.name if isinstance(value, Symbol) else ""):
             if text:
                 self.names.setdefault(text, argument)
 
     def shaped(self, argument: str) -> bool:
-        """Whether what the call passes is a size: a dimension of an array, or a number of elements."""
+        """Whether the value that the call passes is a size: a dimension of an array, or a number of elements."""
         value = self.given.get(argument)
         return isinstance(value, Symbol) and _SHAPED.search(value.name) is not None
 
@@ -120,7 +120,7 @@ class Launch:
         return re.search(r"[*/%+]", str(self.given.get(argument))) is not None
 
     def expression(self, argument: str) -> str | None:
-        """What the call passes in terms of sizes, of which it may make new ones; None where that is not known."""
+        """The value that the call passes, in terms of sizes, also of new sizes; None where it is not known."""
         try:
             return ast.unparse(self._in_sizes([self.given[argument]])[0])
         except Unknown:
@@ -277,7 +277,7 @@ def _call_of(kernel: Kernel) -> tuple[ast.Call, ast.expr | None, ast.FunctionDef
 
 
 def _parts(value: ast.expr, count: int) -> list[ast.expr]:
-    """What each of `count` variables gets of a value; of `*x.shape` among others what is left."""
+    """The part of a value that each of `count` variables gets; of `*x.shape` among others the rest."""
     listed = value.elts if isinstance(value, ast.Tuple) else [ast.Starred(value)]
     found = list[ast.expr]()
     for one in listed:

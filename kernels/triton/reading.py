@@ -1,7 +1,7 @@
 """The use of a Triton kernel's arguments: its loads and stores, how far they reach, and the tiles it multiplies.
 
 The kernel's statements are followed once, helpers included. Owns no dimension that the code does not show: an offset
-`row * stride + column` with `column < n` makes a column of n, and what is not seen stays unknown.
+`row * stride + column` with `column < n` makes a column of n, and a dimension that is not seen stays unknown.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Value:
 @dataclass(slots=True)
 class Loop:
     """A loop with products. operands: arrays and shapes of tiles that each turn loads for them; rows: of the products;
-    own: it says its stages itself, or its products are none of tensor cores; turns: the constants `a, b` of a loop over
-    `cdiv(a, b)`, which is none where that is one."""
+    own: it says its stages itself, or its products do not use tensor cores; turns: the constants `a, b` of a loop over
+    `cdiv(a, b)`, which is left out where the quotient is one."""
 
     operands: dict[tuple[str, tuple[str, ...]], None] = field(default_factory=dict)
     rows: dict[str, None] = field(default_factory=dict)
@@ -135,7 +135,7 @@ class Reading:
 
     def _loop(self, loop: Loop, body: Sequence[ast.stmt], env: dict[str, Value], returned: list[Value]) -> None:
         self._inside.append(loop)
-        # What a turn assigns, the next one reads.
+        # A turn's values are read in the next turn.
         self._body(body, env, returned)
         self._body(body, env, returned)
         self._inside.pop()

@@ -271,7 +271,7 @@ def is_jit(decorator: ast.expr) -> bool:
 
 
 def called_name(node: ast.AST) -> str:
-    """The last part of the name of what is called."""
+    """The last part of the name of the function that is called."""
     return ast.unparse(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""
 
 

@@ -23,7 +23,7 @@ SHARED_BYTES = (
 LEAST_TILE = 16
 """Rows, columns and depth of a product by `tl.dot`, at least."""
 SUMS_PER_WARP = "(32768 if compute_capability == 0 else 8192)"
-"""Registers of a warp: 32 threads with 256, of which one is none of theirs; AMD's 64 lanes with 512 at most. Beyond,
+"""Registers of a warp: 32 threads with 256, of which one holds no data; AMD's 64 lanes with 512 at most. Beyond,
 the sums of a product go to memory and back, and a compilation takes minutes. Compute capabilities 10.x and 11.x keep
 them elsewhere (tensor memory)."""
 

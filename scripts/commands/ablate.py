@@ -13,9 +13,9 @@ from typing import Annotated
 import typer
 
 from tunesmith.cli.app import Json, SettingsFile, TaskArgument, echo
+from tunesmith.cli.live import view
 from tunesmith.cli.options import given, with_settings
-from tunesmith.cli.view.live import view
-from tunesmith.cli.view.tables import print_rows
+from tunesmith.cli.tables import print_rows
 from tunesmith.graph.settings import read_settings
 from tunesmith.graph.study import ablation as study
 from tunesmith.graph.study.ablation import ArmResult, Difference, Repeat

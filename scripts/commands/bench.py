@@ -15,7 +15,7 @@ from tunesmith.actors.judging.task_check import check_reference, meant_for
 from tunesmith.actors.process import Isolated, preload
 from tunesmith.actors.workers import CompileWorker, DeviceWorker
 from tunesmith.cli.app import Backend, Json, ReferenceDeadline, TaskArgument
-from tunesmith.cli.view.tables import percent, print_json, print_rows, us
+from tunesmith.cli.tables import percent, print_json, print_rows, us
 from tunesmith.graph.history import best_roofs
 from tunesmith.graph.setup import choose_device
 from tunesmith.hw.errors import TunesmithError

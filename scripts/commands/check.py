@@ -14,7 +14,7 @@ from tunesmith.actors.judging.task_check import check_reference, check_task, mea
 from tunesmith.actors.process import Isolated, preload
 from tunesmith.actors.workers import CompileWorker, Deadlines
 from tunesmith.cli.app import Backend, Json, ReferenceDeadline, Target, TaskArgument, echo
-from tunesmith.cli.view.tables import print_json
+from tunesmith.cli.tables import print_json
 from tunesmith.graph.setup import limits_for, require_work
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
@@ -121,7 +121,7 @@ def _judged(
 
 
 def _on_paper(task: Task, limits: DeviceLimits, template: Template, config: Config, seconds: float) -> CandidateVerdict:
-    """What can be had against a candidate without its device."""
+    """The mistakes of a candidate that can be found without its device."""
     workloads = meant_for(task, limits) or task.workloads
     with Isolated("compile", CompileWorker, limits, 0) as compiler:
         made = compile_on_paper([compiler], task, template, config, workloads, limits, seconds)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from tunesmith.cli.app import Json, echo
-from tunesmith.cli.view.tables import print_json, print_rows
+from tunesmith.cli.tables import print_json, print_rows
 from tunesmith.graph.study.compare import compare_runs
 
 NOT_PAIRED = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tunesmith.cli.app import Json, echo
-from tunesmith.cli.view.tables import print_json, print_rows
+from tunesmith.cli.tables import print_json, print_rows
 from tunesmith.hw.probe import probe
 
 

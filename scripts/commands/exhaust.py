@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tunesmith.cli.app import EXIT_INTERRUPTED, Backend, Force, TaskArgument
-from tunesmith.cli.view.live import view
+from tunesmith.cli.live import view
 from tunesmith.graph.study import exhaust as study
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.spec.template import Scalar

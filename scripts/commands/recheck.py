@@ -10,7 +10,7 @@ import typer
 
 from tunesmith.actors.judging.task_check import check_reference
 from tunesmith.cli.app import Json
-from tunesmith.cli.view.tables import print_json, print_rows
+from tunesmith.cli.tables import print_json, print_rows
 from tunesmith.graph.journal.events import Compared
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.records import Winner

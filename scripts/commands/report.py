@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tunesmith.cli.app import Force, Json
-from tunesmith.cli.view.tables import print_json, print_summary
+from tunesmith.cli.tables import print_json, print_summary
 from tunesmith.graph.results.summary import read_summary, write_csv
 from tunesmith.hw.errors import TunesmithError
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tunesmith.cli.app import Json, echo
-from tunesmith.cli.view.tables import print_json, print_rows
+from tunesmith.cli.tables import print_json, print_rows
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.search import simulate as replay
 

@@ -8,7 +8,7 @@ import typer
 
 from tunesmith.actors.judging.task_check import check_task
 from tunesmith.cli.app import Backend, Json, Target, TaskArgument, echo
-from tunesmith.cli.view.tables import print_json, print_rows
+from tunesmith.cli.tables import print_json, print_rows
 from tunesmith.graph.setup import limits_for
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.rewrite.template import with_rules

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tunesmith.cli.app import Json
-from tunesmith.cli.view.tables import print_json, print_rows
+from tunesmith.cli.tables import print_json, print_rows
 from tunesmith.kernels.spec.taskfile import library_tasks, read_task
 
 

@@ -61,7 +61,7 @@ def resume(
         int | None, typer.Option(min=1, help="Measure this many more configurations, even if the run has finished.")
     ] = None,
     rounds: Annotated[
-        int | None, typer.Option(min=1, help="Spread them over this many rounds (default: those left, or one).")
+        int | None, typer.Option(min=1, help="Spread them over this many rounds (default: the rounds left, or one).")
     ] = None,
     time_limit: Annotated[
         str | None, typer.Option(metavar="DURATION", help="Let the search take at most this much longer, such as 10m.")
@@ -99,7 +99,7 @@ def drive(folder: Path, work: Callable[..., RunResult], as_json: bool) -> None:
     try:
         # Standard output is for the result alone, whatever other packages print.
         with redirect_stdout(sys.stderr):
-            from tunesmith.cli.view.live import ask_on, view
+            from tunesmith.cli.live import ask_on, view
 
             with view() as listener:
                 asks = sys.stdin.isatty() and sys.stderr.isatty()
@@ -113,7 +113,7 @@ def drive(folder: Path, work: Callable[..., RunResult], as_json: bool) -> None:
         if (folder / "summary.json").is_file():
             echo(f"Results until then: `tunesmith report {shlex.quote(str(folder))}`", err=True)
         if as_json:
-            from tunesmith.cli.view.tables import print_json
+            from tunesmith.cli.tables import print_json
 
             print_json({"waiting": str(error), "run_dir": str(folder)})
         raise typer.Exit(EXIT_WAITING) from error
@@ -123,7 +123,7 @@ def drive(folder: Path, work: Callable[..., RunResult], as_json: bool) -> None:
         where = shlex.quote(str(folder))
         echo(f"\nInterrupted; nothing measured is lost. Go on with: `tunesmith resume {where}`", err=True)
         raise typer.Exit(EXIT_INTERRUPTED) from None
-    from tunesmith.cli.view.tables import print_json, print_summary
+    from tunesmith.cli.tables import print_json, print_summary
 
     if as_json:
         print_json(result.summary.to_json() | {"run_dir": str(result.folder)})

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from tunesmith.cli.app import Force, Json
-from tunesmith.cli.view.tables import print_json, print_rows, us
+from tunesmith.cli.tables import print_json, print_rows, us
 from tunesmith.graph.history import VARIABLE, HistoryError, StoredResult, open_store
 from tunesmith.kernels.spec.template import described
 

@@ -4,7 +4,7 @@
         [--device I --of N] [--only TEXT]
 
 A mutant is a baseline, or a template at its default configuration, with one edit of `mutations`. Each kernel gives as
-many, of all operators in turn. Those that do not compile, or whose code is the kernel's own, do not count: about
+many, of all operators in turn. Mutants that do not compile, or whose code is the kernel's own, do not count: about
 a third. FILE has every mutant with its edit and is written after each; a second call goes on where the first stopped.
 Whoever has looked at a survivor writes `"judgement": "equivalent: WHY"` or `"hole: WHY"` into its entry, which later
 calls keep; equivalent ones do not count. Kernels without an edit are judged as well: each must be accepted.

@@ -163,7 +163,7 @@ def stretch(
     name: str, pool: Pool, place: Place, template: Template, configs: Sequence[Config]
 ) -> tuple[dict[str, Any], list[Evaluation]]:
     """All of `configs`, each journalled when it ends, as a run does: the figures, printed under `name`, and the
-    evaluations. Seconds and shares are of what the workers did between the first and the last."""
+    evaluations. Seconds and shares are of the workers' time between the first and the last."""
     kinds, found = {"lanes": pool.workers.lanes, "compilers": pool.workers.compilers}, dict[int, Evaluation]()
     before = {kind: sum(worker.busy_seconds for worker in workers) for kind, workers in kinds.items()}
     waiting = iter(enumerate(configs))

@@ -1,8 +1,6 @@
 """Workers that pretend: for what the pool decides, as against what a device measures. Importable by worker processes
 only by value, so tests hand the classes of `pretending()` to the pool."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import signal

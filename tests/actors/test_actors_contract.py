@@ -1,8 +1,6 @@
 """What was made up never decides alone: contents, scalars and sizes outside of the reference's and the plain kernel's
 contract are left out of a verdict, with the reason, and cost a bounded time."""
 
-from __future__ import annotations
-
 import tempfile
 import time
 from pathlib import Path
@@ -18,6 +16,7 @@ from tunesmith.kernels.check.verify import Passed, Skipped
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.template import Template
 
+pytestmark = pytest.mark.usefixtures("without_sanitizer")
 CHECK = 6.0
 SIZE = 1024
 MAP = "kernel void run(global const float* x, global float* out, float t, int n) {{ int i = get_global_id(0); {} }}"

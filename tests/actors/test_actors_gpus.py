@@ -1,8 +1,6 @@
 """Many GPUs, pretended, the cluster that has them, and faults of what the pool stands on: Ray numbers lanes as on a
 real node; what they measure is made up; nothing measured is lost."""
 
-from __future__ import annotations
-
 import resource
 import time
 from collections import Counter

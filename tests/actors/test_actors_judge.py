@@ -1,8 +1,6 @@
 """The judge and a lane on PoCL: whose fault a deadline is, who has the device meanwhile, a process that dies, and steps
 that are spread over processes."""
 
-from __future__ import annotations
-
 import functools
 import os
 import signal
@@ -40,6 +38,7 @@ from tunesmith.kernels.outcome import CompileFailed, Crashed, Measured, Outcome,
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.taskfile import load_task
 
+pytestmark = pytest.mark.usefixtures("without_sanitizer")
 DATA = Path(__file__).resolve().parent.parent / "data"
 FINE, ENDLESS, CRASH = 0, 1, 2
 KNOWN = Roofline()

@@ -1,7 +1,5 @@
 """The pool on a real device: typed outcomes for everything that can go wrong, and nothing of it spreads."""
 
-from __future__ import annotations
-
 import math
 import os
 import signal

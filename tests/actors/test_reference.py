@@ -1,7 +1,5 @@
 """The reference is the user's code: whatever it does, it is named, in time, and no kernel is blamed."""
 
-from __future__ import annotations
-
 import re
 import time
 from contextlib import nullcontext

@@ -8,8 +8,6 @@ any reason, as it depends on what is drawn which check finds it first; with judg
 at the top of such a file counts for all of its candidates that do not say otherwise.
 """
 
-from __future__ import annotations
-
 import functools
 import tomllib
 from collections.abc import Iterator

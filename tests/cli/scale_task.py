@@ -1,7 +1,5 @@
 """A task of ten lines for OpenCL, and how it is edited: what several tests of the command line share."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 TASK = """

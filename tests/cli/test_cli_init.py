@@ -1,7 +1,5 @@
 """`tunesmith init` and what comes after it: the space, and `tunesmith check` of a task, which needs no device."""
 
-from __future__ import annotations
-
 import errno
 import json
 from pathlib import Path

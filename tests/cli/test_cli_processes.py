@@ -2,8 +2,6 @@
 on: from a working directory, and from a wheel; runs that join a cluster that is there, or is not; the cluster file of
 the documentation. Ctrl-C and kill -9 in the middle of a run, then `tunesmith resume`."""
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

@@ -1,8 +1,6 @@
 """A whole run from the command line, everything it leaves behind, and what is made of it later: `tunesmith report`,
 `compare` with another run, `recheck` of a stored choice."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shutil

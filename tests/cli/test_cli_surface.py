@@ -1,7 +1,5 @@
 """What the command line imports, prints and promises, without a run; its settings; and the budget of `make lint`."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -18,9 +16,9 @@ import typer
 from rich.console import Console
 
 import tunesmith
+from tunesmith.cli import tables
 from tunesmith.cli.commands.tune import drive
 from tunesmith.cli.main import COMMANDS
-from tunesmith.cli.view import tables
 from tunesmith.graph.settings import PROFILES, make_settings
 
 HEAVY = {"ray", "langgraph", "langchain_core", "numpy", "sklearn", "scipy", "cupy", "pyopencl", "pynvml", "jinja2"}
@@ -137,7 +135,7 @@ def test_nothing_is_cut_at_any_width(width: int, monkeypatch: pytest.MonkeyPatch
 
 def test_a_reader_of_progress_that_goes_away_ends_nothing() -> None:
     program = (
-        "from tunesmith.cli.view.live import view\nfrom tunesmith.graph.progress import Progress\n"
+        "from tunesmith.cli.live import view\nfrom tunesmith.graph.progress import Progress\n"
         "with view() as show:\n    for number in range(3): show(Progress('plan', f'line {number}'))\n"
         "print('the result')"
     )

@@ -3,8 +3,6 @@ that the answer must have. Each mistake once ended in a traceback, in a hang, in
 silence. No other file may change, and a mistake is one sentence on standard error. Then mistakes that need more than a
 changed file, and the ways in which a command ends."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """What people, editors and broken disks make of a file: strategies for texts and JSON that are nearly right."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Sequence

@@ -6,8 +6,6 @@ test tries a few dozen examples, always the same. TUNESMITH_FUZZ=100 has each tr
     TUNESMITH_FUZZ=100 python -m pytest tests/fuzz -m "" -p no:cacheprovider
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """The simulated device on which most runs here are."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Without a GPU: a finished run (machine code by NVRTC, invented times), and a driver that launches nothing."""
 
-from __future__ import annotations
-
 import ctypes
 import shutil
 import subprocess

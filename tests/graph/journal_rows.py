@@ -1,7 +1,5 @@
 """A run's journal as it is on disk: rows with their data as plain JSON, whatever the models of events make of it."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections.abc import Sequence

@@ -1,8 +1,6 @@
 """Models whose answers a test writes, with the promise of real ones: what is in the ledger is never paid again; and
 runs with them on a simulated device."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Sequence

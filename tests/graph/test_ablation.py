@@ -1,7 +1,5 @@
 """Ablations: the arms and their equal budgets, the figures, and that no work is done twice."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

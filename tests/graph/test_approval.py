@@ -1,7 +1,5 @@
 """Plans that wait for a person: as a file and on a terminal, edited, refused, killed and resumed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +10,7 @@ import pytest
 from journal_rows import Killed, rows
 from model_runs import LIBRARY, branch, explain, go_on, keys, plan, run, template
 
-from tunesmith.cli.view.live import ask_on
+from tunesmith.cli.live import ask_on
 from tunesmith.graph import resume, tune
 from tunesmith.graph.journal.events import Event
 from tunesmith.graph.journal.store import Journal

@@ -1,7 +1,5 @@
 """The dispatch rule: on invented times of which the best rule is known, and by runs on a simulated device."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable
@@ -16,7 +14,7 @@ from journal_rows import events
 from simulated_pool import SCALE_ADD, SimulatedPool, tuned
 
 from tunesmith.actors.judging.judge import CandidateVerdict
-from tunesmith.cli.view.tables import print_summary
+from tunesmith.cli.tables import print_summary
 from tunesmith.graph import resume
 from tunesmith.graph.dispatch import BASELINE, DispatchRule, Seen, draw_shapes, fit_rule, for_types, row_sizes
 from tunesmith.graph.journal.events import ShapeCompared

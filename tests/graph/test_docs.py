@@ -1,8 +1,6 @@
 """What the documentation shows, as a reader saves it: the role of docs/extending.md, its placement, and what is
 refused; the task that docs/tasks.md builds; the program of docs/using.md."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import re

@@ -1,8 +1,6 @@
 """Runs on simulated devices that tell more than times: those that make energy small, on one whose thriftiest
 configuration is not its fastest; and opponents, when they are timed, and the table of what was found."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -17,7 +15,7 @@ from journal_rows import events, rows
 from simulated_pool import SCALE_ADD, SimulatedPool, changed, seconds, tuned
 
 from tunesmith.cli.measure import library
-from tunesmith.cli.view.tables import print_summary
+from tunesmith.cli.tables import print_summary
 from tunesmith.graph.context import COUNTER_SECONDS, Context
 from tunesmith.graph.journal.events import Compared, Evaluated
 from tunesmith.graph.journal.log import quantities_of

@@ -2,8 +2,6 @@
 go to a driver that keeps what it is asked. Its function, which goes past PyTorch's dispatcher where nothing needs it,
 against `torch.ops`."""
 
-from __future__ import annotations
-
 import ctypes
 import importlib
 import sys

@@ -2,8 +2,6 @@
 measured, and host code that launches on a driver which records its launches. With a GPU each export's own test
 compares it with the reference."""
 
-from __future__ import annotations
-
 import ast
 import ctypes
 import hashlib

@@ -1,8 +1,6 @@
 """Which configurations meet the baseline again, and are examined before a run ends: a general one must be feasible on
 held-out workloads too, a wrong one wins nothing, and what rejected ones share is avoided."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil
@@ -14,7 +12,7 @@ import pytest
 from journal_rows import rows
 from simulated_pool import SCALE_ADD, SimulatedPool, seconds, tuned
 
-from tunesmith.cli.view.tables import print_summary
+from tunesmith.cli.tables import print_summary
 from tunesmith.graph import resume
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import Evaluated

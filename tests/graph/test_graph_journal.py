@@ -1,8 +1,6 @@
 """The contract of a journal, what its file has to survive, a run's damaged and foreign files, and which files a command
 may replace."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

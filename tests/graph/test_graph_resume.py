@@ -2,8 +2,6 @@
 run that is given more goes on where it ended. The device is simulated, so that a run can be ended after every entry of
 its journal. With a model no call is paid twice."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

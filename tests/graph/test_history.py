@@ -1,7 +1,5 @@
 """What earlier runs found begins the next: from the results store, and by `--prior`; on a simulated device."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from dataclasses import replace

@@ -1,8 +1,6 @@
 """Planner, templater, explainer with a scripted model, on a simulated device and on a real one: what they take, repair
 and give up."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

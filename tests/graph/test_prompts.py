@@ -2,8 +2,6 @@
 of tests/raw from source to tuned kernel, or are those of an ablation: they still become plans and templates, which
 compile."""
 
-from __future__ import annotations
-
 import json
 import socket
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The report of runs on a simulated device: as data, as HTML in a real browser, and as Markdown."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

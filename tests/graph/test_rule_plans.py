@@ -1,8 +1,6 @@
 """Rounds that rules plan: the workloads and their order, how the budget is spent, rules that are withdrawn; and on the
 tree of templates and rewrites, where every call is for code, and its kinds take turns."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,8 +1,6 @@
 """A kernel tuned from Python, without a file: the cell of the docs, the task that examples give, and mistakes, each of
 which is a `TunesmithError` of one sentence and leaves nothing behind."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re
@@ -251,7 +249,7 @@ def exported(run: Any = "empty", form: Any = "t4", *out: Any) -> Any:
 
 MISTAKES: list[tuple[Callable[[], Any], str]] = [
     (given(inputs=[[1.0, 2.0]]), "inputs: x is 1.0; give an array"),
-    (given(inputs=[]), "inputs: give a list of at least one example of what the kernel reads, not []"),
+    (given(inputs=[]), "inputs: give a list of at least one example of the kernel's inputs, not []"),
     (given(inputs="x"), "give each example as an array"),
     (given(inputs=[{1: X}]), "inputs: twice reads no 1; it reads x, n"),
     (given(inputs=[{"x": X, "n": "many"}]), "inputs: n is 'many'; give a number"),

@@ -1,7 +1,5 @@
 """Stand-ins for ``pynvml`` and ``cuda.bindings.driver``, holding just the calls that this room makes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum

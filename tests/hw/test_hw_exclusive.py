@@ -1,7 +1,5 @@
 """The lock of a device: one process of the machine at a time, whoever runs it and however it waits."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import stat

@@ -1,8 +1,6 @@
 """The limits of devices: the table, products, a user's target; occupancy, with NVIDIA's own calculator as judge;
 roofs."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 import subprocess

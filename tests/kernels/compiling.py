@@ -1,7 +1,5 @@
 """What tests of kernels share: compiled candidates, written tasks, sizes of arrays, tables of configurations."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

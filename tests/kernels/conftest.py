@@ -1,7 +1,5 @@
 """Fixtures of several tests: a task on the OpenCL CPU with its template compiled, and NVRTC."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

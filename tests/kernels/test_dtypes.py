@@ -1,8 +1,6 @@
 """The data types: their records agree with NumPy's and ml_dtypes' own figures, and the check in one pass says the same
 as the check by array operations, on contents of every type and kind of fault."""
 
-from __future__ import annotations
-
 import math
 import tempfile
 from pathlib import Path
@@ -295,8 +293,6 @@ def test_special_values_of_inputs_and_results_beyond_the_range_are_clamped_too(t
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", FP8)
 def test_a_kernel_of_8_bit_floats_is_right_on_a_gpu(tmp_path: Path, name: str) -> None:
-    from tunesmith.hw.probe import probe_cuda
-
     found, task = probe_cuda().devices[0], doubled(tmp_path, name)
     candidate, gpu = compiled_candidate(task, found), open_device(found.limits, found.index)
     data = WorkloadData(gpu, task, task.workloads[0], seed=1, max_bytes=1 << 26)

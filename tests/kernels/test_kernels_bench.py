@@ -2,8 +2,6 @@
 samples whose data is gone from the last cache, a CPU's roofs; comparisons, in which equal kernels are not called
 different."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import threading

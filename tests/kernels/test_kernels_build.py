@@ -1,8 +1,6 @@
 """What a compiler sees of a template, checked with the real compilers; the launch geometry; the cache of what was
 compiled, whose entries come back whole or not at all; and the source rules: what may be given to a compiler at all."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import re

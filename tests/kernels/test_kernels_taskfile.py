@@ -2,8 +2,6 @@
 remedy for every mistake. The language of their expressions: its meaning on scalars and on arrays, and the texts that it
 refuses."""
 
-from __future__ import annotations
-
 import json
 import math
 import pickle
@@ -240,7 +238,9 @@ def test_a_configuration_that_a_user_writes_has_values_of_the_template(folder: P
     for text in ('{"VEC": 1}', '{"VEC": 1.0}'):
         assert repr(parse_config(text, template)) == "{'BLOCK': 64, 'VEC': 1}"
     for text in ('{"VEC": [4]}', '{"VECS": 4}'):
-        with pytest.raises(TunesmithError, match=r"--config: VECS? = \[?4\]? is none of template, which takes BLOCK"):
+        with pytest.raises(
+            TunesmithError, match=r"--config: VECS? = \[?4\]? is not one of template, which takes BLOCK"
+        ):
             parse_config(text, template)
 
 

@@ -1,8 +1,6 @@
 """The tasks that ship and the raw kernels of tests/raw: they load, describe themselves truly, compile, and compute what
 their references say."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

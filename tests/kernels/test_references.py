@@ -1,8 +1,6 @@
 """Functions as people have them: references, which may be PyTorch's or the original kernel itself, and opponents, which
 are timed on a workload's buffers beside baseline and candidates."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -99,6 +97,7 @@ def test_results_of_the_original_are_expected_and_a_verdict_says_what_it_is_wort
         exec(runnable_reference(task) + "\nbaseline(x=1)\n", {})
 
 
+@pytest.mark.usefixtures("without_sanitizer")
 @pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.slow)])
 def test_the_original_as_reference_end_to_end(
     tmp_path: Path, device: Any, here: Any, monkeypatch: pytest.MonkeyPatch, every: int

@@ -1,7 +1,5 @@
 """Which launches sanitizers see, and what Oclgrind says of kernels; what compute-sanitizer says needs a GPU."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import subprocess

@@ -1,7 +1,5 @@
 """Replaying a table: the statistics, determinism, and results that come back in their own order."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from pathlib import Path

@@ -2,8 +2,6 @@
 answer rules out, and neighbours; against the driver of the GPU here, its points launch, and points that it refuses
 cannot."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import multiprocessing
@@ -20,6 +18,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mutations import expressions
 
+from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import DeviceInfo, probe_cuda
 from tunesmith.hw.targets import CAPABILITIES, resolve_target
@@ -31,7 +30,6 @@ from tunesmith.kernels.outcome import Rejected, Resources
 from tunesmith.kernels.space import (
     Domain,
     Space,
-    SpaceError,
     SpaceRule,
     compiler_rejection,
     device_names,
@@ -154,9 +152,9 @@ def test_points_of_a_table_are_a_space_and_mistakes_are_told() -> None:
     assert [space.config(i) for i in range(2)] == [{"A": 1, "B": 2}, {"A": 2, "B": 1}]
     assert space.reject({"A": 8, "B": 2}).rule == "The table" and space.reject({"A": 1, "B": 2}) is None
     assert space.rejected == {"The table": 10}
-    with pytest.raises(SpaceError, match="reads Q, which is not a parameter"):
+    with pytest.raises(TunesmithError, match="reads Q, which is not a parameter"):
         Space.build(parameters(), stated("Q > 1"))
-    with pytest.raises(SpaceError, match="declared twice"):
+    with pytest.raises(TunesmithError, match="declared twice"):
         Space.build([*parameters("A"), *parameters("A")], [])
 
 
@@ -167,9 +165,9 @@ def wide(values: int, names: Iterable[str]) -> list[Parameter]:
 @pytest.mark.parametrize("bound", ["MAX_POINTS", "MAX_PARTIAL"])
 def test_a_space_too_large_to_list_is_refused_with_a_sentence(bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listing, bound, 1000)
-    with pytest.raises(SpaceError, match="exclude too few early on: restrict the parameters' values"):
+    with pytest.raises(TunesmithError, match="exclude too few early on: restrict the parameters' values"):
         Space.build(wide(20, "ABCDEFGH"), stated("A * B <= 40", "C + D < 20", "E <= F"))
-    with pytest.raises(SpaceError, match="restrict their values"):
+    with pytest.raises(TunesmithError, match="restrict their values"):
         Space.build(wide(200, [f"P{i}" for i in range(12)]), [])
 
 
@@ -356,14 +354,14 @@ def test_against_brute_force(
 
 def test_every_binding_constraint_is_named() -> None:
     tuned = template({"block": ["X"]}, "X > 2048", "Y > 0")
-    with pytest.raises(SpaceError) as caught:
+    with pytest.raises(TunesmithError) as caught:
         require_points(feasible(tuned, [SMALL], H200), tuned)
     assert "without `X > 2048` there would be some" in str(caught.value) and "among 12" in str(caught.value)
     tuned = template({"block": ["X * 64"]})
-    with pytest.raises(SpaceError, match=r"without `threads per block within 1 to 512` there would be some"):
+    with pytest.raises(TunesmithError, match=r"without `threads per block within 1 to 512` there would be some"):
         require_points(feasible(tuned, [SMALL], dataclasses.replace(H200, max_threads_per_block=512)), tuned)
     tuned = template({"block": ["X"]}, "X > 2048", "Y > 128")
-    with pytest.raises(SpaceError, match="several constraints exclude all"):
+    with pytest.raises(TunesmithError, match="several constraints exclude all"):
         require_points(feasible(tuned, [SMALL], H200), tuned)
     require_points(feasible(template({"block": ["X"]}), [SMALL], H200), tuned)
 

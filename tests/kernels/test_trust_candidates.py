@@ -6,8 +6,6 @@ What is looked at in a step (`verify.CHECKS`), the kinds of contents and the rea
 more entry without its mutant fails here.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 import re

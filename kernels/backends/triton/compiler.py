@@ -1,7 +1,9 @@
 """Triton's sources to cubins (or AMD's code objects) by Triton's own compiler; needs neither a GPU nor a driver.
 
 Owns the stand-in for a driver that names the device to compile for, the arguments by which Triton specialises a kernel
-as a real call would, and the reading of its metadata. The kernel's text runs in this process, which holds no device.
+as a real call would, and the reading of its metadata: of a cubin Triton's cuobjdump tells the resources, of AMD's code
+its assembly ("Code Object V4/V5 Metadata" in LLVM's "User Guide for AMDGPU Backend"). The kernel's text runs in this
+process, which holds no device.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import ast
 import importlib.util
 import os
 import re
+import subprocess
 import sys
 import tempfile
 import warnings
@@ -19,9 +22,8 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.kernels.backends import MAX_LOG, CompilerUnavailable, NotMarked
+from tunesmith.kernels.backends import MAX_LOG, CompilerUnavailable
 from tunesmith.kernels.backends.nvrtc import NvrtcCompiler, marked
-from tunesmith.kernels.backends.triton.resources import amd_resources, nvidia_resources
 from tunesmith.kernels.build.artifact import Artifact, CompiledCall
 from tunesmith.kernels.build.guard import refuse
 from tunesmith.kernels.build.machine_code import (
@@ -37,7 +39,7 @@ from tunesmith.kernels.build.machine_code import (
 )
 from tunesmith.kernels.build.python_source import FIXED, SPECIALISED
 from tunesmith.kernels.build.source import Specialised
-from tunesmith.kernels.outcome import CompileFailed, Rejected
+from tunesmith.kernels.outcome import CompileFailed, Rejected, Resources
 from tunesmith.kernels.space import MAX_CLUSTER
 
 _FIRST = """import triton
@@ -55,6 +57,9 @@ FILE = "kernel.py"
 MAX_KEPT = 24
 """Compiled kernels, of a megabyte or two each, that a process keeps for their marked twins."""
 _THREADS = re.compile(r"\.(?:req|max)ntid\s+(\d+)")
+_STATED = re.compile(r"^    (?:- )?(\.\w+):\s+(\d+)$", re.MULTILINE)
+"""A number of a kernel's metadata; the metadata of its arguments is indented further."""
+BYTES_OF_REGISTER = 4
 _VALUES = {"": 2**40 + 17, "16": 2**40 + 16, "1": 1}
 """A whole number of each class, beyond 32 bits; of the others these modulo 2^32."""
 
@@ -138,15 +143,15 @@ class TritonCompiler:
             return Profile()
         return Profile(instruction_mix(made.asm["ptx"]), hot_lines(made.asm["ptx"], FILE))
 
-    def mark(self, source: Specialised) -> MarkedArtifact | CompileFailed | NotMarked:
+    def mark(self, source: Specialised) -> MarkedArtifact | CompileFailed | str:
         """From the PTX of `source`."""
         made = self._kept.get(source.digest) or self._compiled(source)
         if isinstance(made, Rejected):
-            return NotMarked(made.detail)
+            return made.detail
         if isinstance(made, CompileFailed):
             return made
         if "ptx" not in made.asm:
-            return NotMarked("only NVIDIA's machine code can be marked")
+            return "only NVIDIA's machine code can be marked"
         target = re.search(r"^\.target\s+(\w+)", made.asm["ptx"], re.MULTILINE)
         artifact = Artifact("triton", self.arch, made.metadata.name, b"", source.digest, call=_call(made, source))
         return marked(artifact, made.asm["ptx"], FILE, target[1] if target else self.arch)
@@ -231,3 +236,35 @@ def _failure(error: Exception) -> CompileFailed:
     where = re.match(r"at (\d+):\d+:", lines[0])
     place = f"line {where[1]} of the function: " if where else ""
     return CompileFailed(f"{place}{first.strip()} ({type(error).__name__})"[:500], text[:MAX_LOG])
+
+
+def nvidia_resources(cubin: bytes, entry: str) -> Resources:
+    """Of the kernel `entry`: registers of a thread, and its stack, which counts as spilled, as Triton counts it: its
+    kernels declare no arrays (a sine of a large number has one of 28 bytes). Their shared memory is all dynamic. Raises
+    `ValueError`, also for another's name."""
+    from triton import knobs
+
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [knobs.nvidia.cuobjdump.path, "-res-usage", file.name]
+        said = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    found = re.search(rf"Function {re.escape(entry)}:\s+REG:(\d+) STACK:(\d+)", said)
+    if found is None:
+        raise ValueError(f"the cubin says nothing of a kernel {entry}")
+    return Resources(registers=int(found[1]), shared=0, local=int(found[2]), spills=int(found[2]))
+
+
+def amd_resources(assembly: str) -> Resources:
+    """Of the kernel of an assembly text: vector registers of a lane, with the accumulation registers that share their
+    file, LDS of a work-group that its code declares, and scratch memory of a lane; each store of a spilled register
+    counts 4 bytes. Raises `ValueError` for a text without metadata of a kernel."""
+    stated = dict(_STATED.findall(assembly.partition("amdhsa.kernels:")[2]))
+    if ".vgpr_count" not in stated:
+        raise ValueError("the assembly says nothing of a kernel")
+    return Resources(
+        registers=int(stated[".vgpr_count"]),
+        shared=int(stated[".group_segment_fixed_size"]),
+        local=int(stated[".private_segment_fixed_size"]),
+        spills=int(stated[".vgpr_spill_count"]) * BYTES_OF_REGISTER,
+    )

@@ -1,7 +1,5 @@
 """A fake server, and the models of a run that ask it."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The models of a run as the tests here open them, and a call."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """Answers of a schema: how they are asked for and read; on air-gapped nodes by files, also as editors and other systems
 change them."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable

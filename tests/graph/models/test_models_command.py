@@ -1,7 +1,5 @@
 """Answers of programs, and of OpenAI's Responses API."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,8 +1,6 @@
 """What every transport must do alike: live, by batch files in both dialects, and from a recording, which is offline,
 deterministic, and honest about what differs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

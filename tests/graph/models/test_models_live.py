@@ -1,8 +1,6 @@
 """A real HTTP server, well and badly behaved: each behaviour is handled, bounded, and never leaks the key. Caps on
 calls, tokens and money hold whatever happens, kills included; the account has all that was spent."""
 
-from __future__ import annotations
-
 import json
 import socket
 import time

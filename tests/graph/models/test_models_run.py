@@ -2,8 +2,6 @@
 recording, over interruptions and long waits. Mistakes in their settings are one sentence, before anything is begun; the
 user is told where sources go."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,8 +1,6 @@
 """What every backend's compiler and device must do. A new backend adds one entry to `SOURCES` and one test module that
 inherits from `CompilerContract` and `DeviceContract` with fixtures of its own."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

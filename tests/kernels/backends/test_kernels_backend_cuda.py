@@ -1,7 +1,5 @@
 """CUDA: NVRTC everywhere, the device where there is one."""
 
-from __future__ import annotations
-
 import gc
 import os
 import re

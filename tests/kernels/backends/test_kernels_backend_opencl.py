@@ -1,7 +1,5 @@
 """OpenCL, on whatever CPU driver is here (PoCL)."""
 
-from __future__ import annotations
-
 import json
 import mmap
 import signal

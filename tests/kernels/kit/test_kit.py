@@ -1,7 +1,5 @@
 """The blocks of the kit: each compiles, and computes what its page says, on the CPU."""
 
-from __future__ import annotations
-
 import ctypes
 import re
 from pathlib import Path

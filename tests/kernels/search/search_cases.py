@@ -1,7 +1,5 @@
 """Small spaces and a made-up objective for the tests of the search."""
 
-from __future__ import annotations
-
 from tunesmith.kernels.search import Observation
 from tunesmith.kernels.space import Space, SpaceRule
 from tunesmith.kernels.spec.expression import parse

@@ -1,7 +1,5 @@
 """The contract that every strategy of the registry keeps."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from search_cases import PARAMETERS, RULES, listed_space, observe

@@ -1,7 +1,5 @@
 """Transfer: the best points of an earlier result are asked first, whatever their unit."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The model-based search: the model's algebra, what failures and noise do, and how it finds a way out."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

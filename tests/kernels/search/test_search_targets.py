@@ -1,7 +1,5 @@
 """What the model is told: the acquisition's tails, intervals as noise, and dropped points as bounds from below."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,8 +1,6 @@
 """Kernel Tuner's cache files and results in the format T4: the round trip, files that were cut short, what Kernel Tuner
 itself writes and takes, and files that are something else."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import json

@@ -1,7 +1,5 @@
 """What a compiled kernel takes of a device, with the text of LLVM's assembly as the judge of AMD's."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from pathlib import Path
@@ -14,7 +12,7 @@ from tunesmith.hw.limits import DeviceLimits, as_triton
 from tunesmith.hw.occupancy import occupancy
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.backends import open_compiler
-from tunesmith.kernels.backends.triton.resources import amd_resources, nvidia_resources
+from tunesmith.kernels.backends.triton.compiler import amd_resources, nvidia_resources
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.source import Specialised, code_key, specialise
 from tunesmith.kernels.outcome import Rejected, Resources

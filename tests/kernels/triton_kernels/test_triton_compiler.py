@@ -1,7 +1,5 @@
 """Triton's compiler, without a device: for NVIDIA and AMD, what a launch needs, failures as values; and on a GPU."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path

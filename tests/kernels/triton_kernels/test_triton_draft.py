@@ -1,7 +1,5 @@
 """Tasks drafted from Python files with Triton kernels, which are not imported, and from kernels in a program."""
 
-from __future__ import annotations
-
 import importlib.util
 from dataclasses import replace
 from pathlib import Path

@@ -4,8 +4,6 @@ Triton itself reads what was written, in processes of its own, under a stand-in 
 nothing. The run's times are invented.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

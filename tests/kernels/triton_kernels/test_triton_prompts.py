@@ -1,7 +1,5 @@
 """Models' answers for a task in Triton: the prompt speaks of it, and an answer becomes a template."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from model_runs import template

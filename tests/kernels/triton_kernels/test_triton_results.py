@@ -1,7 +1,5 @@
 """Drafted kernels by Triton's interpreter on the CPU: what a template computes at several points of its space."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Triton's sources: what they may contain, what of a workload decides the machine code, whose arguments are passed."""
 
-from __future__ import annotations
-
 import ast
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A task with a Triton kernel: `out = x + alpha * y`, whose step between elements is 1."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tunesmith.kernels.spec.task import Task

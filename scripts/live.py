@@ -14,7 +14,7 @@ from rich.progress import Progress as Bar
 from rich.table import Column, Table
 from rich.text import Text
 
-from tunesmith.cli.view.tables import Output
+from tunesmith.cli.tables import Output
 from tunesmith.graph.models.calls import Waiting
 from tunesmith.graph.progress import Listener, Progress
 from tunesmith.graph.roles.approval import Ask, PlanError

@@ -1,1 +1,0 @@
-"""The output on a terminal: tables, the live line, questions."""
