@@ -105,6 +105,54 @@ __device__ __forceinline__ void row(index_ first, index_ step, index_ units, ind
     for (index_ i = first + units * count_; i < bound; i += step) body(i, arrays.row[i]...);
 }
 }
+//: runs vectors
+namespace tunesmith {
+// Of a run of elements of each lane columns_ in shared memory, with before_ ahead of them and after_ behind. What a lane has
+// begins at a vector, in other banks than its neighbour's.
+template <class type_, int columns_, int before_, int after_> struct Runs {
+    using type = type_;
+    enum { WIDE = 16 / sizeof(type_), AFTER = after_, BEFORE = (before_ + WIDE - 1) / WIDE * WIDE,
+           COUNT = BEFORE + columns_ + (after_ + WIDE - 1) / WIDE * WIDE };
+    Elements<type_, WIDE> at[32][COUNT / WIDE + 1];
+    __device__ __forceinline__ type_& of(int lane, int column) { return reinterpret_cast<type_*>(at[lane])[BEFORE + column]; }
+};
+// Moves what all lanes have from column `low` on and below `high`, wide_ neighbours at a time; column 0 is array[begin]. Several
+// are on their way at once.
+template <bool back_, int hint_, int wide_, class runs_, class array_>
+__device__ __forceinline__ void move(runs_& runs, int lane, array_ array, long long begin, int low, int high) {
+    using vector_ = Elements<typename runs_::type, wide_>;
+    constexpr int count = runs_::COUNT / wide_, together = count < 8 ? count : 8;
+    for (int from = 0; from < count; from += together) {
+        vector_ got[together], *element[together];
+        long long place[together];
+#pragma unroll
+        for (int k = 0; k < together; ++k) {
+            const int number = (from + k) * 32 + lane, run = number / count % 32, column = number % count * wide_ - runs_::BEFORE;
+            const int first = runs_::BEFORE ? __shfl_sync(0xffffffffu, low, run) : 0, last = __shfl_sync(0xffffffffu, high, run);
+            place[k] = __shfl_sync(0xffffffffu, begin, run) + column;
+            const bool is_there = from + k < count && column >= first && column + wide_ <= last;
+            element[k] = is_there ? reinterpret_cast<vector_*>(&runs.of(run, column)) : nullptr;
+            if (is_there) got[k] = back_ ? *element[k] : load<hint_>(reinterpret_cast<const vector_*>(array + place[k]));
+        }
+#pragma unroll
+        for (int k = 0; k < together; ++k)
+            if (element[k]) {
+                if constexpr (back_) store<hint_>(reinterpret_cast<vector_*>(array + place[k]), got[k]);
+                else *element[k] = got[k];
+            }
+    }
+}
+// The same for the next columns of runs that have `left` elements from array[begin] on, of an array of `length`.
+template <bool back_, int hint_, class runs_, class array_>
+__device__ __forceinline__ void move(runs_& runs, int lane, array_ array, long long begin, long long left, long long length) {
+    constexpr int wide = runs_::WIDE, end = runs_::COUNT - runs_::BEFORE;
+    const long long all = back_ ? left : (left + runs_::AFTER + wide - 1) / wide * wide, most = all < length - begin ? all : length - begin;
+    const int low = begin < runs_::BEFORE ? -(int)begin : -runs_::BEFORE, high = left <= 0 ? low : most < end ? (int)most : end;
+    const bool whole = low % wide == 0 && high % wide == 0 && aligned<wide>(array + begin);
+    if (__all_sync(0xffffffffu, high == low || whole)) move<back_, hint_, wide>(runs, lane, array, begin, low, high);
+    else move<back_, hint_, 1>(runs, lane, array, begin, low, high);
+}
+}
 //: lanes
 namespace tunesmith {
 // What neighbouring lanes have, for all of them.

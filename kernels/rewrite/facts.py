@@ -715,9 +715,9 @@ class Facts:
         return [one for one in self.syntax.everything() if one.what == "call" and _BARRIERS.fullmatch(one.op)]
 
     @cached_property
-    def warp_wide(self) -> bool:
-        """Whether threads of a warp exchange values."""
-        return any(one.what == "call" and _WARP_WIDE.fullmatch(one.op) for one in self.syntax.everything())
+    def warp_wide(self) -> list[Node]:
+        """Where threads of a warp exchange values."""
+        return [one for one in self.syntax.everything() if one.what == "call" and _WARP_WIDE.fullmatch(one.op)]
 
     @cached_property
     def shared(self) -> list[Symbol]:

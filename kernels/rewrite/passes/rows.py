@@ -17,7 +17,7 @@ from tunesmith.kernels.rewrite.edits import Edit, replace, span
 from tunesmith.kernels.rewrite.facts import ENDS, Access, Facts, Loop
 from tunesmith.kernels.rewrite.forms import Form
 from tunesmith.kernels.rewrite.passes.record import Change, Pass, PlacedArray, Refused, Subject
-from tunesmith.kernels.rewrite.passes.vectors import WIDEST, assignment, placed, value_of
+from tunesmith.kernels.rewrite.passes.vectors import WIDEST, moved, placed
 from tunesmith.kernels.rewrite.rounds import Carried
 from tunesmith.kernels.rewrite.sharing import reads_thread
 
@@ -192,12 +192,7 @@ def _rewritten(subject: Subject, loop: Loop, found: _Rows, lines: list[str], uni
     swaps, arrays = list[Edit](), list[str]()
     for root, array in placed_here.items():
         local = subject.name(f"{root.name}_here")
-        for access in array.accesses:
-            node = assignment(access)
-            if subject.hint(root, stored=True) != "0" and node is not None:
-                swaps.append(Edit(node.start, node.end, (f"{local} = ", value_of(subject, node))))
-            else:
-                swaps.append(replace(access.node, local))
+        swaps += [moved(subject, access, local) for access in array.accesses]
         mine = holds and root is found.kept
         which = 0 if not mine else 1 if loop is found.keeping[0] else 2
         flags = f"{str(array.read).lower()}, {str(array.written).lower()}, {which}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tunesmith.kernels.reader.syntax import Node
-from tunesmith.kernels.rewrite.edits import Span, replace, span, switched, wrap
+from tunesmith.kernels.rewrite.edits import Edit, Span, replace, span, switched, wrap
 from tunesmith.kernels.rewrite.facts import Access
 from tunesmith.kernels.rewrite.forms import ONE
 from tunesmith.kernels.rewrite.passes.record import Change, Layer, Pass, PlacedArray, Refused, Subject
@@ -43,6 +43,14 @@ def value_of(subject: Subject, node: Node) -> Span:
     """The text of the value that an assignment gives."""
     target = node.kids[0]
     return Span(subject.facts.syntax.code.index(b"=", target.end) + 1, node.end)
+
+
+def moved(subject: Subject, access: Access, here: str) -> Edit:
+    """The edit that gives an access another place, in C, which is not in global memory."""
+    node = assignment(access)
+    if subject.hint(access.root, stored=True) != "0" and node is not None:
+        return replace(node, f"{here} = ", value_of(subject, node))
+    return replace(access.node, here)
 
 
 def _hint(subject: Subject, found: list[Access]) -> Change:

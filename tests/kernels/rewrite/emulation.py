@@ -66,6 +66,7 @@ namespace shim {
 void run(Extent grid, Extent dims, void (*kernel)(void*), void* given);
 double exchanged(double value, unsigned int mask, unsigned int lanes);
 double shifted(double value, int by, unsigned int lanes);
+double of_lane(double value, int lane, unsigned int lanes);
 extern char dynamic[1 << 16];
 template <class Kernel> void run(Extent grid, Extent dims, Kernel kernel) {
     run(grid, dims, [](void* given) { (*static_cast<Kernel*>(given))(); }, &kernel);
@@ -81,6 +82,15 @@ template <class V> V __shfl_down_sync(unsigned int lanes, V value, unsigned int 
 template <class V> V __shfl_up_sync(unsigned int lanes, V value, unsigned int by) {
     return (V)shim::shifted((double)value, -(int)by, lanes);
 }
+template <class V> V __shfl_sync(unsigned int lanes, V value, int lane) {
+    return (V)shim::of_lane((double)value, lane, lanes);
+}
+inline bool __any_sync(unsigned int lanes, bool value) {
+    bool any = value;
+    for (int lane = 0; lane < 32; ++lane) any |= __shfl_sync(lanes, value, lane);
+    return any;
+}
+inline bool __all_sync(unsigned int lanes, bool value) { return !__any_sync(lanes, !value); }
 inline void __syncwarp(unsigned int lanes = 0xffffffffu) { __shfl_xor_sync(lanes, 0, 0); }
 inline unsigned long long __cvta_generic_to_shared(const void* at) { return (const char*)at - shim::dynamic; }
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
@@ -177,6 +187,12 @@ double shifted(double value, int by, unsigned int lanes) {
     const unsigned int me = current;
     slots[me] = value; meet_lanes(lanes);
     const double other = me % 32 + by < 32u ? slots[me + by] : value; meet_lanes(lanes);
+    return other;
+}
+double of_lane(double value, int lane, unsigned int lanes) {
+    const unsigned int me = current;
+    slots[me] = value; meet_lanes(lanes);
+    const double other = slots[me / 32 * 32 + lane]; meet_lanes(lanes);
     return other;
 }
 static void body() { kernel(given); done[current] = 1; }
