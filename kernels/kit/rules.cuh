@@ -153,6 +153,21 @@ __device__ __forceinline__ void move(runs_& runs, int lane, array_ array, long l
     else move<back_, hint_, 1>(runs, lane, array, begin, low, high);
 }
 }
+//: copies
+namespace tunesmith {
+// The copies of a bin lie side by side, for neighbouring lanes. Here lanes, which have different bins, begin with different ones:
+// they are in different banks.
+template <class type_, int count_> __device__ __forceinline__ type_ total(const type_ (&bin)[count_]) {
+    type_ sum = 0;
+#pragma unroll 8
+    for (int k = 0; k < count_; ++k) sum += bin[(k + threadIdx.x) % count_];
+    return sum;
+}
+template <class type_, int count_> __device__ __forceinline__ void clear(type_ (&bin)[count_]) {
+#pragma unroll 8
+    for (int k = 0; k < count_; ++k) bin[(k + threadIdx.x) % count_] = 0;
+}
+}
 //: lanes
 namespace tunesmith {
 // What neighbouring lanes have, for all of them.

@@ -60,6 +60,7 @@ def with_rules(task: Task, backend: BackendName) -> tuple[Task, tuple[str, ...]]
 RULES: tuple[Pass, ...] = (
     launch.BLOCK_SIZE,
     own_bins.OWN_BINS,
+    own_bins.COPIES,
     walk.WALK,
     vectors.VECTORS,
     permutations.PERMUTED_TILES,
@@ -171,6 +172,8 @@ _REUSE: tuple[dict[str, tuple[int, ...]], ...] = (
     {"COLUMN_LANES": (32,)},
     {"COLUMN_LANES": (8,), "UNROLL": (4,)},
     {"OWN_BINS": (1,), "ITEMS": (32, 8), "BLOCK": (256,)},
+    {"OWN_BINS": (1,), "COPIES": (32, 8), "ITEMS": (32, 8), "BLOCK": (1024,)},
+    {"COPIES": (32, 16, 8), "UNROLL": (8,), "LOADS": (2,)},
     {"WALK": (8, 4, 2), "INDEX_BITS": (32,)},
 )
 """Each element is needed by several threads: it is read once for all of them."""

@@ -250,7 +250,8 @@ def emulated(source: str, entry: str) -> Any:
         pytest.skip("there is no g++ here")
     header, made = shim(compiler)
     source = re.sub(r"#include <cuda\w+\.h>", "", source)
-    source = re.sub(r"extern __shared__ ([\w ]+) (\w+)\[\];", r"static \1* \2 = (\1*)shim::dynamic;", source)
+    shared = r"extern __shared__ ([\w ]+) (\w+)\[\](.*?);"
+    source = re.sub(shared, r"static \1 (*\2)\3 = (\1 (*)\3)shim::dynamic;", source)
     declared = re.findall(rf"\b{entry}\(([^()]*)\)\s*\{{", source)[-1]
     names = ", ".join(re.findall(r"\w+(?=\s*(?:,|$))", declared))
     extents = ", ".join(f"unsigned int {which}{axis}" for which in "gb" for axis in "xyz")

@@ -315,15 +315,39 @@ OWN_BINS = [
     *stays(("OWN_BINS", LINE, {**COUNTS, "y": ("inout", "int32", "k")}), (ADDED, WITHOUT_BINS)),
 ]
 BINS: Config = {"OWN_BINS": True}
+EIGHT: Config = {"COPIES": 8}
+BLOCKS_BINS = """__shared__ int bins[64], most[2]; if (threadIdx.x < 2) most[threadIdx.x] = 0; bins[threadIdx.x] = 0;
+    __syncthreads();
+    for (int e = blockIdx.x * blockDim.x + threadIdx.x; e < n; e += gridDim.x * blockDim.x) ADD
+    __syncthreads(); const int own = bins[threadIdx.x];
+    if (bins[threadIdx.x] != 0) atomicAdd(y + threadIdx.x, own + most[0]);"""
+COPIES = stays(
+    ("COPIES", LINE, COUNTS),
+    "z[e] = atomicAdd(bins + x[e] % 64, 1);",
+    "{ int* to = bins; atomicAdd(to + x[e] % 64, 1); }",
+    "{ atomicMax(&bins[x[e] % 64], 3); atomicAdd(&bins[x[e] % 64], 1); }",
+    "{ atomicAdd(&bins[x[e] % 64], 1); bins[0] = 1; }",
+    "atomicAdd((unsigned int*)&bins[x[e] % 64], 1u);",
+    "{ tally(bins, x[e] % 64); atomicAdd(&bins[5], 1); }",
+    at=BLOCKS_BINS.replace("ADD", "BODY"),
+    more="__device__ void tally(int* of, int at) { atomicAdd(of + at, 1); }",
+)
+COPIES_SAME = same(
+    (LaunchGeometry(grid=("3",), block=("64",)), COUNTS, 1000),
+    [EIGHT, {"COPIES": 32, "UNROLL": 2}, {"COPIES": 2, "LOADS": 1}],
+    "atomicAdd(&bins[x[e] % 64], 1);",
+    "{ if (x[e] > 50) continue; atomicAdd(bins + x[e] % 64, x[e]); atomicAdd(&most[0], (int)(e == 7)); }",
+    at=BLOCKS_BINS.replace("ADD", "BODY"),
+)
 OWN_BINS_SAME = [
     *same(
         (LINE, COUNTS, 203),
-        [BINS, BINS | {"ITEMS": 4, "BLOCK": 128}, BINS | {"VEC": 2}],
+        [BINS, BINS | EIGHT | {"ITEMS": 4, "BLOCK": 128}, BINS | {"VEC": 2, "COPIES": 32}],
         f"{ELEMENT.replace('if (i < n)', 'if (i >= n) return;')} atomicAdd(y + x[i], 2);",
     ),
     *same(
         (LaunchGeometry(grid=("3",), block=("64",)), COUNTS, 1000),
-        [BINS, BINS | {"BLOCK": 128}],
+        [BINS, BINS | {"BLOCK": 128} | EIGHT],
         "for (int e = blockIdx.x * blockDim.x + threadIdx.x; e < n; e += gridDim.x * blockDim.x) "
         "{ const int v = x[e]; if (v > 3) atomicAdd(&y[v], 2); }",
     ),
@@ -539,7 +563,7 @@ ITEMS_SAME = [
 @pytest.mark.parametrize(
     ("task", "names", "why"),
     [*HINTS, *ROW_LOOPS, *OUTPUT_TILES, *NOT_PERMUTED, *LANES, *COLUMN_LANES]
-    + [*OWN_BINS, *WALK, *ROW_TEAMS, *SHUFFLES, *INDICES],
+    + [*OWN_BINS, *COPIES, *WALK, *ROW_TEAMS, *SHUFFLES, *INDICES],
 )
 def test_what_a_rewrite_does_not_fit_stays(task: Task, names: set[str], why: str) -> None:
     require_refused(task, names, why)
@@ -548,7 +572,7 @@ def test_what_a_rewrite_does_not_fit_stays(task: Task, names: set[str], why: str
 @pytest.mark.parametrize(
     ("task", "configs", "n"),
     [*ROW_LOOPS_SAME, *OUTPUT_TILES_SAME, *PERMUTED, *LANES_SAME, *COLUMN_LANES_SAME, *OWN_BINS_SAME]
-    + [*WALK_SAME, *ROW_TEAMS_SAME, *SHUFFLES_SAME, *INDICES_SAME, *ITEMS_SAME],
+    + [*COPIES_SAME, *WALK_SAME, *ROW_TEAMS_SAME, *SHUFFLES_SAME, *INDICES_SAME, *ITEMS_SAME],
 )
 def test_a_rewrite_computes_what_the_kernel_did(task: Task, configs: list[Config], n: int) -> None:
     require_equal(task, configs, n)
@@ -675,7 +699,7 @@ TALLIES: Any = {"x": ("in", "int32", "n"), "y": ("inout", "int32", "100")}
     [
         (
             opencl_kernel(OF_BINS.replace("EARLY", early), TALLIES, LINE),
-            [BINS, BINS | {"ITEMS": 16, "BLOCK": 128}],
+            [BINS, BINS | EIGHT | {"ITEMS": 16, "BLOCK": 128}],
             1000,
         )
         for early in ("if (e >= n) return;", "")
