@@ -18,6 +18,7 @@ from tunesmith.kernels.reader.syntax import LAMBDA, LEFT, LOOPS, NOTHING, READIN
 from tunesmith.kernels.rewrite.forms import ONE, ZERO, Form
 
 AXES = "xyz"
+_ADDING = frozenset({"atomicAdd", "atomic_add", "atomic_inc", "atom_add", "atom_inc"})
 _SWAPPING = frozenset({"swap", "exchange"})
 _BARRIERS = re.compile(r"__syncthreads\w*|__syncwarp|__barrier_sync\w*|(?:work_group_)?barrier|sync|arrive_and_wait")
 _WARP_WIDE = re.compile(r"__(?:shfl|ballot|any|all|match|reduce|activemask)\w*|sub_group_\w+|shfl\w*|ballot")
@@ -51,6 +52,20 @@ class Access:
     @property
     def atomic(self) -> bool:
         return self.by.startswith("atom")
+
+    @property
+    def adds(self) -> bool:
+        """Whether it is an atomic addition whose result nobody uses."""
+        return self.by in _ADDING and self.node.alone and not self.node.fixed
+
+    @property
+    def clears(self) -> bool:
+        """Whether it is a statement that makes the element zero."""
+        up = self.node.parent
+        given = (
+            up is not None and up.statement is up and up.what == "assign" and up.op == "=" and self.node is up.kids[0]
+        )
+        return given and up is not None and up.kids[1].value == 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,7 @@ from tunesmith.kernels.reader.syntax import LEFT, LOOPS, Symbol
 from tunesmith.kernels.rewrite.edits import insert, replace, span, switched, wrap
 from tunesmith.kernels.rewrite.facts import Access, Facts
 from tunesmith.kernels.rewrite.passes.record import Change, Layer, Pass, Refused, Subject
-from tunesmith.kernels.rewrite.passes.vectors import assignment
 
-_ADDING = frozenset({"atomicAdd", "atomic_add", "atomic_inc", "atom_add", "atom_inc"})
 _TYPES = {"cuda": ("int32", "uint32", "float32", "uint64"), "opencl": ("int32", "uint32")}
 MAX_BINS = 8192
 """Bins that a block may have of its own: it has 48 KB of shared memory without asking."""
@@ -49,12 +47,7 @@ def _bins(subject: Subject) -> list[Symbol] | Refused:
 
 def _is_added_to(facts: Facts, root: Symbol, by_name: bool) -> bool:
     """Whether all that is done to an array are additions whose results nobody uses. by_name: by its own name."""
-    own = facts.of(root)
-    return all(map(_adds, own)) and (not by_name or _by_name(facts, root))
-
-
-def _adds(access: Access) -> bool:
-    return access.by in _ADDING and access.node.alone and not access.node.fixed
+    return all(one.adds for one in facts.of(root)) and (not by_name or _by_name(facts, root))
 
 
 def _by_name(facts: Facts, root: Symbol) -> bool:
@@ -108,7 +101,7 @@ def _own_bins(subject: Subject, found: list[Symbol]) -> Change:
 def _copied(subject: Subject, made: Change, bins: list[Symbol], on: str) -> None:
     """A parameter of how many copies each bin has where `on` holds, and of each addition the lane's own."""
     copies, mine = subject.name("COPIES"), subject.name("COPY_OF")
-    adds = [one for root in bins for one in subject.facts.of(root) if _adds(one)]
+    adds = [one for root in bins for one in subject.facts.of(root) if one.adds]
     made.parameter(copies, (1, 2, 4, 8, 16, 32), "copies of each bin of a block, which its lanes take turns on")
     made.edits += [wrap(one.node.kids[1], f"{mine}(", ")") for one in adds]
     copy = f"(*(__VA_ARGS__) + {subject.thread[0]} % {copies})", "(__VA_ARGS__)"
@@ -122,16 +115,15 @@ def _shared_bins(subject: Subject) -> list[Symbol] | Refused:
         kind, own = root.type, facts.of(root)
         of_numbers = kind.what == "array" and kind.element is not None and kind.element.what in ("number", "float")
         known = root.declared is not None and not root.declared.fixed and kind.size > 0 and root not in facts.escaping
-        if of_numbers and known and _by_name(facts, root) and all(_adds(x) or _copyable(facts, x) for x in own):
-            found += [root] if any(one.node.inside(LOOPS) for one in own if _adds(one)) else []
+        if of_numbers and known and _by_name(facts, root) and all(x.adds or _copyable(x) for x in own):
+            found += [root] if any(one.node.inside(LOOPS) for one in own if one.adds) else []
     return found or Refused("bins stay alone: no loop adds to an array in shared memory that is a histogram's")
 
 
-def _copyable(facts: Facts, access: Access) -> bool:
+def _copyable(access: Access) -> bool:
     """Whether it reads an element, or clears it."""
-    node, clears = access.node, assignment(access)
-    plain = node.what == "index" and not node.fixed and not access.atomic
-    return plain and (not access.written or (clears is not None and clears.kids[1].value == 0))
+    plain = access.node.what == "index" and not access.node.fixed
+    return plain and (access.clears or not access.written)
 
 
 def _copies(subject: Subject, found: list[Symbol]) -> Change:
@@ -143,10 +135,8 @@ def _copies(subject: Subject, found: list[Symbol]) -> Change:
         assert root.declared is not None, "what is found is declared"
         made.edits.append(insert(root.declared.end, f" {side}"))
         for one in facts.of(root):
-            if one.written and not one.atomic:
-                node = assignment(one)
-                assert node is not None, "an element is cleared by an assignment"
-                made.edits.append(replace(node, f"{clear}(", span(one.node), ")"))
+            if one.clears and one.node.parent is not None:
+                made.edits.append(replace(one.node.parent, f"{clear}(", span(one.node), ")"))
             elif not one.atomic:
                 made.edits.append(wrap(one.node, f"{total}(", ")"))
     macros = {side: (f"[{copies}]", ""), f"{total}(...)": ("tunesmith::total(__VA_ARGS__)", "(__VA_ARGS__)")}
