@@ -152,6 +152,24 @@ __device__ __forceinline__ void move(runs_& runs, int lane, array_ array, long l
     if (__all_sync(0xffffffffu, high == low || whole)) move<back_, hint_, wide>(runs, lane, array, begin, low, high);
     else move<back_, hint_, 1>(runs, lane, array, begin, low, high);
 }
+// round(i, column) for i from first to bound in parts of columns_, as take(first, left) brings them and give(first, left) takes
+// them back; the lanes of a warp, which have runs of their own, bring and take together.
+template <int columns_, class take_, class give_, class round_>
+__device__ __forceinline__ void parts(long long first, long long bound, take_ take, give_ give, round_ round) {
+    for (; __any_sync(0xffffffffu, first < bound); first += columns_) {
+        const long long left = bound - first;
+        __syncwarp();
+        take(first, left);
+        __syncwarp();
+#ifdef TUNESMITH_UNROLL
+#pragma unroll TUNESMITH_UNROLL
+#endif
+        for (int column = 0; column < (left < columns_ ? (int)left : columns_); ++column) round(first + column, column);
+        __syncwarp();
+        give(first, left);
+    }
+    __syncwarp();
+}
 }
 //: copies
 namespace tunesmith {

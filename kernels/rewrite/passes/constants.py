@@ -551,9 +551,7 @@ CONSTANTS = Pass(
     "constants",
     _tried,
     _change,
-    excludes=dict.fromkeys(
-        ["block_size", "work_per_thread", "row_teams", "row_lanes", "shuffles", "own_bins", "runs"], _KEPT
-    ),
+    excludes=dict.fromkeys(("block_size", "work_per_thread", "row_teams", "row_lanes", "shuffles", "own_bins"), _KEPT),
     after=("launch_bounds",),
     languages=("cuda", "opencl"),
 )

@@ -3,18 +3,18 @@
 Where threads add to a few places of an array by atomic operations, as in a histogram, all of them meet at the same
 addresses. In shared memory the threads of one block meet alone (J. Gomez-Luna et al., "An optimized approach to
 histogram computation on GPU", Machine Vision and Applications 24, 2013). There, too, lanes wait for each other at one
-address, and at different ones in one bank: with a copy of each bin for each of several lanes, side by side, they have
-addresses and banks of their own.
+address, and at others in its bank: with copies of each bin, side by side, neighbouring lanes have banks of their own.
 """
 
 from __future__ import annotations
 
 from tunesmith.kernels.reader.syntax import LEFT, LOOPS, Symbol
 from tunesmith.kernels.rewrite.edits import insert, replace, span, switched, wrap
-from tunesmith.kernels.rewrite.facts import Access, Facts
+from tunesmith.kernels.rewrite.facts import Facts
 from tunesmith.kernels.rewrite.passes.record import Change, Layer, Pass, Refused, Subject
 
 _TYPES = {"cuda": ("int32", "uint32", "float32", "uint64"), "opencl": ("int32", "uint32")}
+_COPIES, _DOC = (1, 2, 4, 8, 16, 32), "copies of each bin of a block, on which its lanes take turns"
 MAX_BINS = 8192
 """Bins that a block may have of its own: it has 48 KB of shared memory without asking."""
 
@@ -64,10 +64,10 @@ def _own_bins(subject: Subject, found: list[Symbol]) -> Change:
     copies = subject.name("COPIES") if all(_by_name(subject.facts, one) for one in found) else "1"
     begins, uses, ends, bytes_ = list[str](), list[str](), list[str](), {True: ["0"], False: ["0"]}
     for root in found:
-        own, count, length = subject.name(f"own_{root.name}"), subject.in_kernel(subject.lengths[root.name]), ""
+        own, count = subject.name(f"own_{root.name}"), subject.in_kernel(subject.lengths[root.name])
         fixed = subject.lengths[root.name].isdigit()
-        memory = ("__shared__" if fixed else "extern __shared__") if cuda else "__local"
-        length = str(count) if fixed else ""
+        memory, length = ("__shared__", count) if fixed else ("extern __shared__", "")
+        memory = memory if cuda else "__local"
         each = f"for (unsigned int {at} = {thread}; {at} < {count}; {at} += {threads})"
         zero = each.replace(f"{count};", f"{count} * {copies};")
         begins.append(f"{memory} {root.element} {own}[{length}][{copies}];")
@@ -76,10 +76,10 @@ def _own_bins(subject: Subject, found: list[Symbol]) -> Change:
         shadow = f"* const {root.name} = {own}[0]" if copies == "1" else f"(* const {root.name})[{copies}] = {own}"
         uses.append(f"{kind} {shadow};")
         add = "atomicAdd" if cuda else "atomic_add"
-        ends += [f"{each} {{", f"{root.element} {at}_sum = 0;"]
-        ends.append(f"for (unsigned int {place} = {at}; {place} < {at} + {copies}; ++{place})")
-        ends.append(f"{at}_sum += {own}[{at}][{place} % {copies}];")
-        ends += [f"if ({at}_sum != 0) {add}(&{root.name}[{at}], {at}_sum);", "}"]
+        # Lanes begin with copies in different banks.
+        turns = f"for (unsigned int {place} = {at}; {place} < {at} + {copies}; ++{place})"
+        ends += [f"{each} {{\n{root.element} {at}_sum = 0;\n{turns} {at}_sum += {own}[{at}][{place} % {copies}];"]
+        ends += [f"if ({at}_sum != 0) {add}(&{root.name}[{at}], {at}_sum);\n}}"]
         size = f"({subject.lengths[root.name]}) * sizeof({subject.dtype(root)})"
         bytes_[fixed].append(f"({size} * {copies} if {name} else 0)")
     once = "" if cuda or not subject.returns else f"for (int {at}_once = 0; {at}_once < 1; ++{at}_once) "
@@ -90,7 +90,10 @@ def _own_bins(subject: Subject, found: list[Symbol]) -> Change:
         name, (False, True), f"whether blocks add to {', '.join(one.name for one in found)} of their own first"
     )
     if copies != "1":
-        _copied(subject, made, found, name)
+        mine, adds = subject.name("COPY_OF"), [one for root in found for one in subject.facts.of(root)]
+        made.edits += [wrap(one.node.kids[1], f"{mine}(", ")") for one in adds]
+        made.header.append(switched(name, {f"{mine}(...)": (_copy(subject, "__VA_ARGS__"), "(__VA_ARGS__)")}))
+        made.parameter(copies, _COPIES, _DOC)
         made.constraints[f"{name} or {copies} == 1"] = "There are no bins to copy."
     made.static_shared, made.shared = " + ".join(bytes_[True][1:]), " + ".join(bytes_[False][1:])
     # The more elements a block has, the less its own bins cost.
@@ -98,50 +101,35 @@ def _own_bins(subject: Subject, found: list[Symbol]) -> Change:
     return made
 
 
-def _copied(subject: Subject, made: Change, bins: list[Symbol], on: str) -> None:
-    """A parameter of how many copies each bin has where `on` holds, and of each addition the lane's own."""
-    copies, mine = subject.name("COPIES"), subject.name("COPY_OF")
-    adds = [one for root in bins for one in subject.facts.of(root) if one.adds]
-    made.parameter(copies, (1, 2, 4, 8, 16, 32), "copies of each bin of a block, which its lanes take turns on")
-    made.edits += [wrap(one.node.kids[1], f"{mine}(", ")") for one in adds]
-    copy = f"(*(__VA_ARGS__) + {subject.thread[0]} % {copies})", "(__VA_ARGS__)"
-    made.header.append(switched(on, {f"{mine}(...)": copy}))
+def _copy(subject: Subject, bin_: str) -> str:
+    """The address of a lane's copy of a bin, by that of all its copies, in C."""
+    return f"(*({bin_}) + {subject.thread[0]} % {subject.name('COPIES')})"
 
 
 def _shared_bins(subject: Subject) -> list[Symbol] | Refused:
-    """The arrays in shared memory to which loops add, and that are cleared and read element by element besides."""
+    """The arrays in shared memory to which loops add, and whose elements are cleared and read besides."""
     facts, found = subject.facts, list[Symbol]()
     for root in facts.shared:
-        kind, own = root.type, facts.of(root)
-        of_numbers = kind.what == "array" and kind.element is not None and kind.element.what in ("number", "float")
-        known = root.declared is not None and not root.declared.fixed and kind.size > 0 and root not in facts.escaping
-        if of_numbers and known and _by_name(facts, root) and all(x.adds or _copyable(x) for x in own):
-            found += [root] if any(one.node.inside(LOOPS) for one in own if one.adds) else []
+        kind, own, plain = root.type, facts.of(root), root.declared is not None and not root.declared.fixed
+        plain = plain and kind.size > 0 and kind.element is not None and kind.element.what in ("number", "float")
+        others = [one for one in own if not one.adds]
+        known = all(x.node.what == "index" and not x.node.fixed and (x.clears or not x.written) for x in others)
+        if plain and known and root not in facts.escaping and _by_name(facts, root):
+            found += [root] if any(one.adds and one.node.inside(LOOPS) for one in own) else []
     return found or Refused("bins stay alone: no loop adds to an array in shared memory that is a histogram's")
 
 
-def _copyable(access: Access) -> bool:
-    """Whether it reads an element, or clears it."""
-    plain = access.node.what == "index" and not access.node.fixed
-    return plain and (access.clears or not access.written)
-
-
 def _copies(subject: Subject, found: list[Symbol]) -> Change:
-    made, copies, facts = Change(kit=("copies",)), subject.name("COPIES"), subject.facts
-    side, total, clear = (subject.name(one) for one in ("BESIDE", "ALL_COPIES", "CLEAR_COPIES"))
-    on = f"{copies} > 1"
-    _copied(subject, made, found, on)
-    for root in found:
-        assert root.declared is not None, "what is found is declared"
-        made.edits.append(insert(root.declared.end, f" {side}"))
-        for one in facts.of(root):
-            if one.clears and one.node.parent is not None:
-                made.edits.append(replace(one.node.parent, f"{clear}(", span(one.node), ")"))
-            elif not one.atomic:
-                made.edits.append(wrap(one.node, f"{total}(", ")"))
-    macros = {side: (f"[{copies}]", ""), f"{total}(...)": ("tunesmith::total(__VA_ARGS__)", "(__VA_ARGS__)")}
-    macros[f"{clear}(...)"] = "tunesmith::clear(__VA_ARGS__)", "__VA_ARGS__ = 0"
-    made.header.append(switched(on, macros))
+    made, copies = Change(kit=("copies",)), subject.name("COPIES")
+    made.edits += [insert(root.declared.end, f"[{copies}]") for root in found if root.declared is not None]
+    for one in (one for root in found for one in subject.facts.of(root)):
+        if one.adds:
+            made.edits.append(wrap(one.node.kids[1], *_copy(subject, "\n").split("\n")))
+        elif one.clears and one.node.parent is not None:
+            made.edits.append(replace(one.node.parent, "tunesmith::clear(", span(one.node), ")"))
+        else:
+            made.edits.append(wrap(one.node, "tunesmith::total(", ")"))
+    made.parameter(copies, _COPIES, _DOC)
     made.static_shared = f"({copies} - 1) * {sum(one.type.size for one in found)}"
     return made
 

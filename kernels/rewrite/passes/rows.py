@@ -139,15 +139,11 @@ def _given_to_all(facts: Facts, root: Symbol, others: list[Access]) -> bool:
     grows = all(isinstance(one, int) and one > 0 for one in values)
     reads, adds, tests = [one for one in others if not one.clears], list[Node](), list[Node]()
     for use in (use for one in reads for use in meanings(facts, one.node)):
-        up = use.parent
-        if up is not None and up.what == "call" and use is up.kids[-1]:
-            adds.append(up)
-        elif up is not None and up.what == "if" and use is up.kids[0]:
-            tests.append(use)
-        elif up is not None and up.op in ("!=", ">")[: 1 + grows] and facts.form(up.kids[1]) == ZERO:
-            tests.append(up)
-        else:
+        up = use.parent or use
+        zero = up.op in ("!=", ">")[: 1 + grows] and facts.form(up.kids[1]) == ZERO
+        if not zero and (up.what, use) not in (("if", up.kids[0]), ("call", up.kids[-1])):
             return False
+        (adds if up.what == "call" else tests).append(use if up.what == "if" else up)
     turns = {one.atom for one in facts.loops if one.kind == "block"}
     found = {one.node: one for one in facts.accesses if one.adds and one.root in facts.arrays}
     places = [(one, found[one].index if one in found else None) for one in adds]
@@ -157,14 +153,9 @@ def _given_to_all(facts: Facts, root: Symbol, others: list[Access]) -> bool:
         atoms = {atom for form in forms for atom in (["?"] if form is None else form.atoms)} - turns
         if doubtful or any(not x.startswith("threadIdx.") and facts.reach(Form.atom(x)) > 0 for x in atoms):
             return False
-    alone = [[x for x in one.walk() if x.what in ("call", "assign", "count")] for one in map(_branch, tests)]
-    return all(len(those) == 1 and those[0] in adds for those in alone)
-
-
-def _branch(test: Node) -> Node:
-    """What happens where a test holds; the test itself where that is no statement of its own."""
-    up = test.parent
-    return up.kids[1] if up is not None and up.what == "if" and up.kids[0] is test and len(up.kids) == 2 else test
+    branches = [x.kids[1] for test in tests for x in [test.parent] if x and (x.what, len(x.kids)) == ("if", 2)]
+    alone = [[x for x in one.walk() if x.what in ("call", "assign", "count")] for one in branches]
+    return len(alone) == len(tests) and all(len(those) == 1 and those[0] in adds for those in alone)
 
 
 def _read_again(subject: Subject, rows: _Placed) -> tuple[Symbol | None, list[Loop]]:

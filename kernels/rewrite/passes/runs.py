@@ -113,37 +113,23 @@ def _through_tiles(subject: Subject, found: _Found) -> Change:
 
 def _rewritten(subject: Subject, loop: Loop, runs: list[_Run], tiles: str) -> Edit:
     """A loop as one over parts of runs, which come to shared memory before and leave it behind."""
-    words = ("RUN", "run_first", "run_bound", "run_left", "run_column", "run_lane", "tiles_here")
-    name, first, bound, left, column, lane, here = map(subject.name, words)
-    kind, wide, moves, swaps = loop.variable.written, subject.wide, {True: "", False: ""}, list[Edit]()
+    words = ("RUN", "run_first", "run_left", "run_column", "run_lane", "tiles_here")
+    name, first, left, column, lane, here = map(subject.name, words)
+    moves, swaps = {False: "", True: ""}, list[Edit]()
     for number, one in enumerate(runs):
         begin = f"{subject.written(one.base, loop.node)} + {first}"
         given = f"{lane}, {one.root.name}, {begin}, {left}, {one.length or f'{begin} + {left}'}"
-        for back, does in ((False, any(x.read for x in one.places)), (True, any(x.written for x in one.places))):
-            hint = subject.hint(one.root, stored=back)
-            call = f"tunesmith::move<{str(back).lower()}, {hint}>({here}.at_{number}, {given});\n"
-            moves[back] += call if does else ""
+        for back in {False for x in one.places if x.read} | {True for x in one.places if x.written}:
+            how = f"{str(back).lower()}, {subject.hint(one.root, stored=back)}"
+            moves[back] += f"tunesmith::move<{how}>({here}.at_{number}, {given});\n"
         for access, distance in one.places.items():
             swaps.append(moved(subject, access, f"{here}.at_{number}.of({lane}, {column} + {distance})"))
-    opens = f"""
-#if {name} > 0
-{{
-const {wide} {bound} = {subject.written(loop.bound, loop.node)};
-const int {lane} = {subject.thread[0]} % {WARP};
-auto& {here} = {tiles};
-{wide} {first} = {subject.written(loop.first, loop.node)};
-for (; __any_sync(0xffffffffu, {first} < {bound}); {first} += {name}) {{
-const {wide} {left} = {bound} - {first};
-__syncwarp();
-{moves[False]}__syncwarp();
-#ifdef TUNESMITH_UNROLL
-#pragma unroll TUNESMITH_UNROLL
-#endif
-for (int {column} = 0; {column} < ({left} < {name} ? (int){left} : {name}); ++{column}) {{
-{kind} {loop.variable.name} = {first} + {column};
-"""
-    closes = f"; }}\n__syncwarp();\n{moves[True]}}}\n__syncwarp();\n}}\n#else\n"
-    return replace(loop.node, opens, span(loop.body, *swaps), closes, span(loop.node), "\n#endif\n")
+    extent = f"{subject.written(loop.first, loop.node)}, {subject.written(loop.bound, loop.node)}"
+    part, turn = f"[&](const {subject.wide} {first}, const {subject.wide} {left})", f"const int {column}"
+    opens = f"\n#if {name} > 0\n{{\nconst int {lane} = {subject.thread[0]} % {WARP};\nauto& {here} = {tiles};\n"
+    opens += f"tunesmith::parts<{name}>({extent}, {part} {{\n{moves[False]}}}, {part} {{\n{moves[True]}}}, "
+    opens += f"[&]({loop.variable.written} {loop.variable.name}, {turn}) {{\n"
+    return replace(loop.node, opens, span(loop.body, *swaps), "; });\n}\n#else\n", span(loop.node), "\n#endif\n")
 
 
-RUNS = Pass("runs", _find, _through_tiles, after=("cache_hints",))
+RUNS = Pass("runs", _find, _through_tiles, {"constants": "It knows the kernel's own block alone."}, ("cache_hints",))
