@@ -59,13 +59,16 @@ class Access:
         return self.by in _ADDING and self.node.alone and not self.node.fixed
 
     @property
+    def assignment(self) -> Node | None:
+        """The statement that gives the element a value and does nothing else; None where it is another."""
+        up = self.node.parent
+        given = up is not None and up.what == "assign" and up.op == "=" and up.kids[0] is self.node
+        return up if given and up is not None and up.statement is up and not up.fixed else None
+
+    @property
     def clears(self) -> bool:
         """Whether it is a statement that makes the element zero."""
-        up = self.node.parent
-        given = (
-            up is not None and up.statement is up and up.what == "assign" and up.op == "=" and self.node is up.kids[0]
-        )
-        return given and up is not None and up.kids[1].value == 0
+        return self.assignment is not None and self.assignment.kids[1].value == 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,8 +173,8 @@ _REUSE: tuple[dict[str, tuple[int, ...]], ...] = (
     {"COLUMN_LANES": (32,)},
     {"COLUMN_LANES": (8,), "UNROLL": (4,)},
     {"OWN_BINS": (1,), "ITEMS": (32, 8), "BLOCK": (256,)},
-    {"OWN_BINS": (1,), "COPIES": (32, 8), "ITEMS": (32, 8), "BLOCK": (1024,)},
-    {"COPIES": (32, 16, 8), "UNROLL": (8,), "LOADS": (2,)},
+    {"OWN_BINS": (1,), "COPIES": (32, 8), "VEC": (4, 2), "ITEMS": (4,), "BLOCK": (1024,)},
+    {"COPIES": (32, 16, 8), "ROW_VEC": (16, 8, 4, 2), "LOADS": (2,)},
     {"WALK": (8, 4, 2), "INDEX_BITS": (32,)},
 )
 """Each element is needed by several threads: it is read once for all of them."""

@@ -125,8 +125,8 @@ def _copies(subject: Subject, found: list[Symbol]) -> Change:
     for one in (one for root in found for one in subject.facts.of(root)):
         if one.adds:
             made.edits.append(wrap(one.node.kids[1], *_copy(subject, "\n").split("\n")))
-        elif one.clears and one.node.parent is not None:
-            made.edits.append(replace(one.node.parent, "tunesmith::clear(", span(one.node), ")"))
+        elif one.assignment is not None:
+            made.edits.append(replace(one.assignment, "tunesmith::clear(", span(one.node), ")"))
         else:
             made.edits.append(wrap(one.node, "tunesmith::total(", ")"))
     made.parameter(copies, _COPIES, _DOC)

@@ -330,9 +330,8 @@ def _tiles(subject: Subject, found: _Sum) -> Change | Refused:
         near = 2 if one.index.times(loop.atom) == ONE else 1 if one.index.times(axis) == ONE else 0
         method, count = ("columns", columns) if axis == across else ("rows", rows)
         sides, stage = f"{element}, {tile}, {depth}, {pack}", f"stage_{tiles[at]}"
-        parts.append(f"__shared__ tunesmith::Part<{sides}> {tiles[at]};\n")
-        threads = f"({tile} / {rows}) * ({tile} / {columns})"
-        parts.append(f"tunesmith::Stage<{threads}, {near}, {subject.hint(one.root)}, {sides}> {stage};\n")
+        how = f"({tile} / {rows}) * ({tile} / {columns}), {near}, {subject.hint(one.root)}, {sides}"
+        parts.append(f"__shared__ tunesmith::Part<{sides}> {tiles[at]};\ntunesmith::Stage<{how}> {stage};\n")
         placed = f"const {index} {here[axis]} = blockIdx.{axis} * {tile} + {along};"
         staged += (
             f"{stage}.fetch({begin}, {left}, [&](const int {along}, const long long {k}) -> const {element}* {{\n"

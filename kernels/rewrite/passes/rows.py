@@ -147,7 +147,7 @@ def _given_to_all(facts: Facts, root: Symbol, others: list[Access]) -> bool:
     turns = {one.atom for one in facts.loops if one.kind == "block"}
     found = {one.node: one for one in facts.accesses if one.adds and one.root in facts.arrays}
     places = [(one, found[one].index if one in found else None) for one in adds]
-    for place, index in places + [(one.node, ZERO) for one in others if one.clears]:
+    for place, index in places + [(one.node, one.index) for one in others]:
         conditions, doubtful = facts.conditions(place)
         forms = [x.least for x in conditions if x.node not in tests] + [index]
         atoms = {atom for form in forms for atom in (["?"] if form is None else form.atoms)} - turns

@@ -36,10 +36,7 @@ class _Run:
     length: str
 
 
-_Found = dict[Loop, list[_Run]]
-
-
-def _find(subject: Subject) -> _Found | Refused:
+def _find(subject: Subject) -> dict[Loop, list[_Run]] | Refused:
     facts, block = subject.facts, subject.launch.block
     if not subject.work.why:
         return Refused(f"{_WHY}: which thread has which element is free")
@@ -91,7 +88,7 @@ def _apart(facts: Facts, form: Form) -> bool:
     return any(one not in (ONE, -ONE) for one in by) or any(_apart(facts, part) for part in parts)
 
 
-def _through_tiles(subject: Subject, found: _Found) -> Change:
+def _through_tiles(subject: Subject, found: dict[Loop, list[_Run]]) -> Change:
     name, tiles, union = (subject.name(one) for one in ("RUN", "run_tiles", "RunTiles"))
     warps, made, text, sizes = prod(map(int, subject.launch.block)) // WARP, Change(kit=("runs",)), "", ["0"]
     for number, (loop, runs) in enumerate(found.items()):

@@ -341,6 +341,8 @@ GIVEN_STAYS = stays(
     # The blocks' parts of a sum matter.
     f"{COUNTED} if (blockIdx.x == 0) atomicAdd(&y[t], bins[t]);",
     f"{COUNTED} atomicAdd(&y[t + blockIdx.x], bins[t]);",
+    f"{COUNTED} atomicAdd(&y[t], bins[(t + blockIdx.x) % 64]);",
+    f"{COUNTED} bins[blockIdx.x] = 0; __syncthreads(); atomicAdd(&y[t], bins[t]);",
     f"{COUNTED} atomicAdd(&y[t], bins[t] / 2);",
     f"{COUNTED} if (bins[t] != 0) {{ atomicAdd(&y[t], bins[t]); atomicAdd(&y[70], 1); }}",
     f"{COUNTED} if (bins[t] != 0) atomicAdd(&y[70], 1);",
