@@ -109,6 +109,12 @@ ROW_LOOPS_SAME = [
         [{"ROW_VEC": 4}],
         f"{TURNS} y[blockIdx.x * n + i] = 0.5f * q[blockIdx.x * n + i];",
     ),
+    *same(
+        (ROWS, THREE, 204),
+        [{"ROW_VEC": 4}],
+        f"{TURNS.replace('< n', '< min(n, 2 * 77)')} y[blockIdx.x * n + i] = 2 * x[blockIdx.x * n + i];",
+        f"{TURNS.replace('< n', '< max(n / 2, n - 7)')} y[blockIdx.x * n + i] = 2 * x[blockIdx.x * n + i];",
+    ),
 ]
 SUM, ADD = "float s = 0; for (int k = 0; k < n; ++k)", "s += a[r * n + k] * b[k * n + c];"
 OUT, TURNED = "y[r * n + c] = s;", "a[k * n + r] * b[k * n + c]"
