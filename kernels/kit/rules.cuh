@@ -121,7 +121,7 @@ template <class type_, int columns_, int before_, int after_> struct Runs {
 template <bool back_, int hint_, int wide_, class runs_, class array_>
 __device__ __forceinline__ void move(runs_& runs, int lane, array_ array, long long begin, int low, int high) {
     using vector_ = Elements<typename runs_::type, wide_>;
-    constexpr int count = runs_::COUNT / wide_, together = count < 8 ? count : 8;
+    constexpr int count = runs_::COUNT / wide_, together = wide_ == 1 ? 4 : count < 8 ? count : 8;
     for (int from = 0; from < count; from += together) {
         vector_ got[together], *element[together];
         long long place[together];

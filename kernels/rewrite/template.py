@@ -169,7 +169,7 @@ _REUSE: tuple[dict[str, tuple[int, ...]], ...] = (
     {"LANES": (32, 8), "TEAM_BLOCKS": (32, 8), "BLOCK": (256,), "INDEX_BITS": (32,)},
     {"LANES": (8,), "BLOCK": (256,), "LOADS": (1,)},
     {"RUN": (32, 16)},
-    {"RUN": (16,), "UNROLL": (4,), "INDEX_BITS": (32,)},
+    {"RUN": (16,), "MIN_BLOCKS": (4, 2), "LOADS": (1,)},
     {"COLUMN_LANES": (32,)},
     {"COLUMN_LANES": (8,), "UNROLL": (4,)},
     {"OWN_BINS": (1,), "ITEMS": (32, 8), "BLOCK": (256,)},
