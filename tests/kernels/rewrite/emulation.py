@@ -67,7 +67,7 @@ void run(Extent grid, Extent dims, void (*kernel)(void*), void* given);
 double exchanged(double value, unsigned int mask, unsigned int lanes);
 double shifted(double value, int by, unsigned int lanes);
 double of_lane(double value, int lane, unsigned int lanes);
-extern char dynamic[1 << 16];
+extern char dynamic[1 << 18];
 template <class Kernel> void run(Extent grid, Extent dims, Kernel kernel) {
     run(grid, dims, [](void* given) { (*static_cast<Kernel*>(given))(); }, &kernel);
 }
@@ -159,7 +159,7 @@ static ucontext_t scheduler;
 static std::vector<ucontext_t> fibers;
 static std::vector<char> done;
 static std::vector<Barrier> groups;
-alignas(16) char dynamic[1 << 16];
+alignas(16) char dynamic[1 << 18];
 static Barrier block;
 static std::vector<double> slots;
 static unsigned int current, threads;
