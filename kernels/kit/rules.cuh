@@ -105,6 +105,87 @@ __device__ __forceinline__ void row(index_ first, index_ step, index_ units, ind
     for (index_ i = first + units * count_; i < bound; i += step) body(i, arrays.row[i]...);
 }
 }
+//: runs vectors
+namespace tunesmith {
+// Of a run of elements of each lane columns_ in shared memory, with before_ ahead of them and after_ behind. What a lane has
+// begins at a vector, in other banks than its neighbour's.
+template <class type_, int columns_, int before_, int after_> struct Runs {
+    using type = type_;
+    enum { WIDE = 16 / sizeof(type_), AFTER = after_, BEFORE = (before_ + WIDE - 1) / WIDE * WIDE,
+           COUNT = BEFORE + columns_ + (after_ + WIDE - 1) / WIDE * WIDE };
+    Elements<type_, WIDE> at[32][COUNT / WIDE + 1];
+    __device__ __forceinline__ type_& of(int lane, int column) { return reinterpret_cast<type_*>(at[lane])[BEFORE + column]; }
+};
+// Moves what all lanes have from column `low` on and below `high`, wide_ neighbours at a time; column 0 is array[begin]. Several
+// are on their way at once.
+template <bool back_, int hint_, int wide_, class runs_, class array_>
+__device__ __forceinline__ void move(runs_& runs, int lane, array_ array, long long begin, int low, int high) {
+    using vector_ = Elements<typename runs_::type, wide_>;
+    constexpr int count = runs_::COUNT / wide_, together = wide_ == 1 ? 4 : count < 8 ? count : 8;
+    for (int from = 0; from < count; from += together) {
+        vector_ got[together], *element[together];
+        long long place[together];
+#pragma unroll
+        for (int k = 0; k < together; ++k) {
+            const int number = (from + k) * 32 + lane, run = number / count % 32, column = number % count * wide_ - runs_::BEFORE;
+            const int first = runs_::BEFORE ? __shfl_sync(0xffffffffu, low, run) : 0, last = __shfl_sync(0xffffffffu, high, run);
+            place[k] = __shfl_sync(0xffffffffu, begin, run) + column;
+            const bool is_there = from + k < count && column >= first && column + wide_ <= last;
+            element[k] = is_there ? reinterpret_cast<vector_*>(&runs.of(run, column)) : nullptr;
+            if (is_there) got[k] = back_ ? *element[k] : load<hint_>(reinterpret_cast<const vector_*>(array + place[k]));
+        }
+#pragma unroll
+        for (int k = 0; k < together; ++k)
+            if (element[k]) {
+                if constexpr (back_) store<hint_>(reinterpret_cast<vector_*>(array + place[k]), got[k]);
+                else *element[k] = got[k];
+            }
+    }
+}
+// The same for the next columns of runs that have `left` elements from array[begin] on, of an array of `length`.
+template <bool back_, int hint_, class runs_, class array_>
+__device__ __forceinline__ void move(runs_& runs, int lane, array_ array, long long begin, long long left, long long length) {
+    constexpr int wide = runs_::WIDE, end = runs_::COUNT - runs_::BEFORE;
+    const long long all = back_ ? left : (left + runs_::AFTER + wide - 1) / wide * wide, most = all < length - begin ? all : length - begin;
+    const int low = begin < runs_::BEFORE ? -(int)begin : -runs_::BEFORE, high = left <= 0 ? low : most < end ? (int)most : end;
+    const bool whole = low % wide == 0 && high % wide == 0 && aligned<wide>(array + begin);
+    if (__all_sync(0xffffffffu, high == low || whole)) move<back_, hint_, wide>(runs, lane, array, begin, low, high);
+    else move<back_, hint_, 1>(runs, lane, array, begin, low, high);
+}
+// round(i, column) for i from first to bound in parts of columns_, as take(first, left) brings them and give(first, left) takes
+// them back; the lanes of a warp, which have runs of their own, bring and take together.
+template <int columns_, class take_, class give_, class round_>
+__device__ __forceinline__ void parts(long long first, long long bound, take_ take, give_ give, round_ round) {
+    for (; __any_sync(0xffffffffu, first < bound); first += columns_) {
+        const long long left = bound - first;
+        __syncwarp();
+        take(first, left);
+        __syncwarp();
+#ifdef TUNESMITH_UNROLL
+#pragma unroll TUNESMITH_UNROLL
+#endif
+        for (int column = 0; column < (left < columns_ ? (int)left : columns_); ++column) round(first + column, column);
+        __syncwarp();
+        give(first, left);
+    }
+    __syncwarp();
+}
+}
+//: copies
+namespace tunesmith {
+// The copies of a bin lie side by side, for neighbouring lanes. Here lanes, which have different bins, begin with different ones:
+// they are in different banks.
+template <class type_, int count_> __device__ __forceinline__ type_ total(const type_ (&bin)[count_]) {
+    type_ sum = 0;
+#pragma unroll 8
+    for (int k = 0; k < count_; ++k) sum += bin[(k + threadIdx.x) % count_];
+    return sum;
+}
+template <class type_, int count_> __device__ __forceinline__ void clear(type_ (&bin)[count_]) {
+#pragma unroll 8
+    for (int k = 0; k < count_; ++k) bin[(k + threadIdx.x) % count_] = 0;
+}
+}
 //: lanes
 namespace tunesmith {
 // What neighbouring lanes have, for all of them.
@@ -147,49 +228,69 @@ template <int threads_, class type_, class join_> __device__ __forceinline__ voi
 //: products vectors
 namespace tunesmith {
 // side_ x depth_ elements of an operand, of which pack_ neighbouring steps lie together, for instructions that take them at
-// once. Rows are longer than they need to be: they begin at a vector still, and in other banks.
+// once. Rows are longer than they need to be: they begin at a vector still, and in other banks; single steps also exchange
+// their vectors, so that lanes which bring neighbouring steps find them in different banks.
 template <class type_, int side_, int depth_, int pack_> struct Part {
     alignas(16) type_ at[depth_ / pack_][(side_ + (pack_ == 2 ? 8 : 4)) * pack_];
     // The word of pack_ steps, of which `step` is the first.
     __device__ __forceinline__ Elements<type_, pack_>& of(int along, int step) {
-        return reinterpret_cast<Elements<type_, pack_>&>(at[step / pack_][along * pack_]);
+        const int turned = pack_ == 1 ? along ^ step / 4 % 8 * 4 : along;
+        return reinterpret_cast<Elements<type_, pack_>&>(at[step / pack_][turned * pack_]);
     }
 };
-// Fills a part from where(along, step), the address of an element, null outside of the operand, where there is 0. neighbours_: in
-// memory, 1: along; 2: steps; 0: neither.
-template <int threads_, int neighbours_, int hint_, class type_, int side_, int depth_, int pack_, class where_>
-__device__ __forceinline__ void stage(Part<type_, side_, depth_, pack_>& part, where_ where) {
-    constexpr int most = 16 / sizeof(type_), inner = neighbours_ == 2 ? depth_ : side_;
-    constexpr int count = neighbours_ == 0 ? 1 : most < inner ? most : inner;
-    constexpr int wide = neighbours_ == 1 ? count : 1, deep = neighbours_ == 2 && count > pack_ ? count : pack_;
-#pragma unroll 2
-    for (int at = threadIdx.x; at < side_ / wide * (depth_ / deep); at += threads_) {
-        const int along = (neighbours_ == 2 ? at / (depth_ / deep) : at % (side_ / wide)) * wide;
-        const int first = (neighbours_ == 2 ? at % (depth_ / deep) : at / (side_ / wide)) * deep;
-        Elements<type_, wide * deep> got{};
+// What a thread brings of an operand: fetch(from, ...) the steps from `from` on, of which `left` are left, then put(part). at(along,
+// step): the address of an element; is_in(along): whether the operand has it, and all before it. What it has not is 0.
+// neighbours_: in memory, 1: along; 2: steps; 0: neither.
+template <int threads_, int neighbours_, int hint_, class type_, int side_, int depth_, int pack_> struct Stage {
+    enum { MOST = 16 / sizeof(type_), INNER = neighbours_ == 2 ? depth_ : side_,
+           COUNT = neighbours_ == 0 ? 1 : MOST < INNER ? MOST : INNER,
+           WIDE = neighbours_ == 1 ? COUNT : 1, DEEP = neighbours_ == 2 && COUNT > pack_ ? COUNT : pack_,
+           TOGETHER = WIDE < 4 || pack_ * sizeof(type_) > 4 ? 1 : 4, ALL = side_ / WIDE * (depth_ / DEEP), PIECES = (ALL + threads_ - 1) / threads_ };
+    Elements<type_, WIDE * DEEP> got[PIECES];
+    static __device__ __forceinline__ int number(int piece) { return threadIdx.x + piece * threads_; }
+    static __device__ __forceinline__ int along(int piece) {
+        return (neighbours_ == 2 ? number(piece) / (depth_ / DEEP) : number(piece) % (side_ / WIDE)) * WIDE;
+    }
+    static __device__ __forceinline__ int step(int piece) {
+        return (neighbours_ == 2 ? number(piece) % (depth_ / DEEP) : number(piece) / (side_ / WIDE)) * DEEP;
+    }
+    template <class at_, class in_> __device__ __forceinline__ void fetch(long long from, long long left, at_ at, in_ is_in) {
 #pragma unroll
-        for (int from = 0; from < wide * deep; from += count) {
-            const auto place = [&](int i) { return neighbours_ == 2 ? where(along, first + i) : where(along + i % wide, first + i / wide); };
-            const type_* begin = place(from);
-            if (count > 1 && begin && place(from + count - 1) && aligned<count>(begin)) {
-                reinterpret_cast<Elements<type_, count>&>(got.at[from]) = load<hint_>(reinterpret_cast<const Elements<type_, count>*>(begin));
-            } else {
+        for (int piece = 0; piece < PIECES; ++piece) {
+            if (ALL % threads_ && number(piece) >= ALL) continue;
+            const bool whole = left >= depth_ && is_in(along(piece) + WIDE - 1);
 #pragma unroll
-                for (int i = from; i < from + count; ++i)
-                    if (const type_* element = place(i)) got.at[i] = load<hint_>(element);
+            for (int first = 0; first < WIDE * DEEP; first += COUNT) {
+                const auto place = [&](int i) { return neighbours_ == 2 ? at(along(piece), from + step(piece) + i) : at(along(piece) + i % WIDE, from + step(piece) + i / WIDE); };
+                if (COUNT > 1 && whole && aligned<COUNT>(place(first))) {
+                    reinterpret_cast<Elements<type_, COUNT>&>(got[piece].at[first]) = load<hint_>(reinterpret_cast<const Elements<type_, COUNT>*>(place(first)));
+                } else {
+#pragma unroll
+                    for (int i = first; i < first + COUNT; ++i) {
+                        const bool there = step(piece) + (neighbours_ == 2 ? i : i / WIDE) < left && (whole || is_in(along(piece) + (neighbours_ == 2 ? 0 : i % WIDE)));
+                        got[piece].at[i] = there ? load<hint_>(place(i)) : type_{};
+                    }
+                }
             }
         }
-#pragma unroll
-        for (int step = 0; step < deep; step += pack_)
-#pragma unroll
-            for (int i = 0; i < wide; ++i) {
-                Elements<type_, pack_> word;
-#pragma unroll
-                for (int k = 0; k < pack_; ++k) word.at[k] = got.at[neighbours_ == 2 ? step + k : (step + k) * wide + i];
-                part.of(along + i, first + step) = word;
-            }
     }
-}
+    __device__ __forceinline__ void put(Part<type_, side_, depth_, pack_>& part) {
+#pragma unroll
+        for (int piece = 0; piece < PIECES; ++piece) {
+            if (ALL % threads_ && number(piece) >= ALL) continue;
+#pragma unroll
+            for (int first = 0; first < DEEP; first += pack_)
+#pragma unroll
+                for (int i = 0; i < WIDE; i += TOGETHER) {
+                    Elements<type_, pack_ * TOGETHER> words;
+#pragma unroll
+                    for (int k = 0; k < pack_ * TOGETHER; ++k)
+                        words.at[k] = got[piece].at[neighbours_ == 2 ? first + k : (first + k % pack_) * WIDE + i + k / pack_];
+                    reinterpret_cast<Elements<type_, pack_ * TOGETHER>&>(part.of(along(piece) + i, step(piece) + first)) = words;
+                }
+        }
+    }
+};
 template <int rows_, int columns_, class body_> __device__ __forceinline__ void each(body_ body) {
 #pragma unroll
     for (int row = 0; row < rows_; ++row)
@@ -215,26 +316,39 @@ template <int steps_, int side_, int rows_, int columns_> struct Own {
     __device__ __forceinline__ int column(int k) const {
         return steps_ == 16 ? across / 4 * (4 * columns_) + k / 2 * 8 + across % 4 * 2 + k % 2 : vector<columns_>(across, k);
     }
-    template <class type_, class part_> __device__ __forceinline__ void rows(type_ (&to)[rows_], part_& part, int step) const {
+    // Elements that a thread has next to each other, as one access.
+    template <int count_, class type_, class part_, class place_>
+    static __device__ __forceinline__ void take(type_ (&to)[count_], part_& part, int step, place_ place) {
+        constexpr int most = sizeof(type_) > 4 ? 2 : 4, wide = count_ < most ? count_ : most;
 #pragma unroll
-        for (int k = 0; k < rows_; ++k) to[k] = reinterpret_cast<const type_&>(part.of(row(k), step));
+        for (int k = 0; k < count_; k += wide) {
+            const auto found = reinterpret_cast<const Elements<type_, wide>&>(part.of(place(k), step));
+#pragma unroll
+            for (int i = 0; i < wide; ++i) to[k + i] = found.at[i];
+        }
+    }
+    template <class type_, class part_> __device__ __forceinline__ void rows(type_ (&to)[rows_], part_& part, int step) const {
+        take(to, part, step, [&](int k) { return row(k); });
     }
     template <class type_, class part_> __device__ __forceinline__ void columns(type_ (&to)[columns_], part_& part, int step) const {
-#pragma unroll
-        for (int k = 0; k < columns_; ++k) to[k] = reinterpret_cast<const type_&>(part.of(column(k), step));
+        take(to, part, step, [&](int k) { return column(k); });
     }
 };
-// add(step) for steps from first to bound, each steps_ behind the one before, after stage(from) for each depth_ of them.
-template <int steps_, int depth_, class stage_, class add_>
-__device__ __forceinline__ void multiply(long long first, long long bound, stage_ stage, add_ add) {
+// add(step) for steps from first to bound, each steps_ behind the one before; of each depth_ of them first fetch(from, left) and
+// put(). What comes next is on its way meanwhile.
+template <int steps_, int depth_, class fetch_, class put_, class add_>
+__device__ __forceinline__ void multiply(long long first, long long bound, fetch_ fetch, put_ put, add_ add) {
+    if (first < bound) fetch(first, bound - first);
     for (long long from = first; from < bound; from += depth_) {
-        stage(from);
+        const long long left = bound - from;
+        put();
         __syncthreads();
-        if (bound - from >= depth_) {
+        if (left > depth_) fetch(from + depth_, left - depth_);
+        if (left >= depth_) {
 #pragma unroll
             for (int step = 0; step < depth_; step += steps_) add(step, from + step);
         } else {
-            for (int step = 0; step < bound - from; step += steps_) add(step, from + step);
+            for (int step = 0; step < left; step += steps_) add(step, from + step);
         }
         __syncthreads();
     }

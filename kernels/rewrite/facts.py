@@ -18,6 +18,7 @@ from tunesmith.kernels.reader.syntax import LAMBDA, LEFT, LOOPS, NOTHING, READIN
 from tunesmith.kernels.rewrite.forms import ONE, ZERO, Form
 
 AXES = "xyz"
+_ADDING = frozenset({"atomicAdd", "atomic_add", "atomic_inc", "atom_add", "atom_inc"})
 _SWAPPING = frozenset({"swap", "exchange"})
 _BARRIERS = re.compile(r"__syncthreads\w*|__syncwarp|__barrier_sync\w*|(?:work_group_)?barrier|sync|arrive_and_wait")
 _WARP_WIDE = re.compile(r"__(?:shfl|ballot|any|all|match|reduce|activemask)\w*|sub_group_\w+|shfl\w*|ballot")
@@ -51,6 +52,23 @@ class Access:
     @property
     def atomic(self) -> bool:
         return self.by.startswith("atom")
+
+    @property
+    def adds(self) -> bool:
+        """Whether it is an atomic addition whose result nobody uses."""
+        return self.by in _ADDING and self.node.alone and not self.node.fixed
+
+    @property
+    def assignment(self) -> Node | None:
+        """The statement that gives the element a value and does nothing else; None where it is another."""
+        up = self.node.parent
+        given = up is not None and up.what == "assign" and up.op == "=" and up.kids[0] is self.node
+        return up if given and up is not None and up.statement is up and not up.fixed else None
+
+    @property
+    def clears(self) -> bool:
+        """Whether it is a statement that makes the element zero."""
+        return self.assignment is not None and self.assignment.kids[1].value == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -715,9 +733,9 @@ class Facts:
         return [one for one in self.syntax.everything() if one.what == "call" and _BARRIERS.fullmatch(one.op)]
 
     @cached_property
-    def warp_wide(self) -> bool:
-        """Whether threads of a warp exchange values."""
-        return any(one.what == "call" and _WARP_WIDE.fullmatch(one.op) for one in self.syntax.everything())
+    def warp_wide(self) -> list[Node]:
+        """Where threads of a warp exchange values."""
+        return [one for one in self.syntax.everything() if one.what == "call" and _WARP_WIDE.fullmatch(one.op)]
 
     @cached_property
     def shared(self) -> list[Symbol]:

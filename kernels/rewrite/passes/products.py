@@ -292,7 +292,7 @@ def _tiles(subject: Subject, found: _Sum) -> Change | Refused:
     facts, loop, index, grid = subject.facts, found.loop, subject.index_type, found.grid
     words = ("OUTPUT_TILE", "OUTPUT_DEPTH", "OUTPUT_ROWS", "OUTPUT_COLUMNS", "OUTPUT_STEPS", "row", "column", "step")
     tile, depth, rows, columns, unit, i, j, k = map(subject.name, words)
-    own, begin, part_of, along, at_step = map(subject.name, ("own", "begin", "part", "along", "at_step"))
+    own, begin, left, part_of, along, at_step = map(subject.name, ("own", "begin", "left", "part", "along", "at_step"))
     here = {axis: subject.name(f"{axis}_here") for axis in "xy"}
     totals = {axis: subject.in_kernel(subject.threads(axis)) for axis in subject.axes}
     given = {**here, "@z": "blockIdx.z", loop.atom: k}
@@ -324,21 +324,21 @@ def _tiles(subject: Subject, found: _Sum) -> Change | Refused:
     pack = {1: "1", 4: unit, 16: f"({unit} == 16 ? 2 : 1)"}[found.unit]
     tiles = {at: f"{part_of}_{at}" for at in range(len(found.operands))}
     parts: list[str | Span] = [f"const tunesmith::Own<{steps}, {tile}, {size}> {own};\n"]
-    staged, taken = "", ""
+    staged, put, taken = "", "", ""
     for at, one in enumerate(found.operands):
         axis, element = one.axis, one.root.element
         near = 2 if one.index.times(loop.atom) == ONE else 1 if one.index.times(axis) == ONE else 0
         method, count = ("columns", columns) if axis == across else ("rows", rows)
-        parts.append(f"__shared__ tunesmith::Part<{element}, {tile}, {depth}, {pack}> {tiles[at]};\n")
+        sides, stage = f"{element}, {tile}, {depth}, {pack}", f"stage_{tiles[at]}"
+        how = f"({tile} / {rows}) * ({tile} / {columns}), {near}, {subject.hint(one.root)}, {sides}"
+        parts.append(f"__shared__ tunesmith::Part<{sides}> {tiles[at]};\ntunesmith::Stage<{how}> {stage};\n")
+        placed = f"const {index} {here[axis]} = blockIdx.{axis} * {tile} + {along};"
         staged += (
-            f"tunesmith::stage<({tile} / {rows}) * ({tile} / {columns}), {near}, {subject.hint(one.root)}>("
-            f"{tiles[at]}, "
-            f"[&](const int {along}, const int {at_step}) -> const {element}* {{ "
-            f"const {index} {here[axis]} = blockIdx.{axis} * {tile} + {along}; "
-            f"const long long {k} = {begin} + {at_step};\n"
-            f"return {k} < {bound} && {tests['y' if axis == 'x' else 'x']} "
-            f"? &{one.root.name}[{subject.written(one.index, None, given)}] : nullptr; }});\n"
+            f"{stage}.fetch({begin}, {left}, [&](const int {along}, const long long {k}) -> const {element}* {{\n"
+            f"{placed} return &{one.root.name}[{subject.written(one.index, None, given)}]; }}, "
+            f"[&](const int {along}) {{ {placed} return {tests['y' if axis == 'x' else 'x']}; }});\n"
         )
+        put += f"{stage}.put({tiles[at]}); "
         taken += f"{element} of_{tiles[at]}[{count}]; {own}.{method}(of_{tiles[at]}, {tiles[at]}, {at_step});\n"
     results = {one.root: subject.name(f"all_{one.root.name}") for one in found.results}
     keep, back = "", ""
@@ -351,7 +351,8 @@ def _tiles(subject: Subject, found: _Sum) -> Change | Refused:
     before = [part for one in found.before for part in (span(one, *moved), ";\n")]
     parts += [f"{each} if ({tests['']}) {{\n", *before, f"{keep} }} }});\n"]
     parts.append(
-        f"tunesmith::multiply<{steps}, {depth}>({first}, {bound}, [&](const long long {begin}) {{\n{staged}}}, "
+        f"tunesmith::multiply<{steps}, {depth}>({first}, {bound}, "
+        f"[&](const long long {begin}, const long long {left}) {{\n{staged}}}, [&] {{ {put}}}, "
         f"[&](const int {at_step}, const long long {k}) {{\n"
     )
     if found.unit > 1:

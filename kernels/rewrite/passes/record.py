@@ -220,10 +220,12 @@ class Subject:
             found = self.facts.atoms.get(atom)
             if found is None:
                 return None
-            if found.op in ("/", "%", ">>", "&", "[]"):
+            if found.op in ("/", "%", ">>", "&", "[]", "min", "max"):
                 parts = [form.written(text, self.wide) for form in found.parts]
                 if None in parts:
                     return None
+                if found.op in ("min", "max"):
+                    return f"{found.op}({', '.join(f'({self.wide})({part})' for part in parts)})"
                 one = f"{found.symbol.name}[{parts[0]}]"
                 return one if found.op == "[]" else f"(({parts[0]}) {found.op} ({parts[1]}))"
             return found.symbol.name if self.facts.is_known(found.symbol, place) else None

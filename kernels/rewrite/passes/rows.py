@@ -15,11 +15,11 @@ from functools import partial
 from tunesmith.kernels.reader.syntax import LEFT, Node, Symbol
 from tunesmith.kernels.rewrite.edits import Edit, replace, span
 from tunesmith.kernels.rewrite.facts import ENDS, Access, Facts, Loop
-from tunesmith.kernels.rewrite.forms import Form
+from tunesmith.kernels.rewrite.forms import ZERO, Form
 from tunesmith.kernels.rewrite.passes.record import Change, Pass, PlacedArray, Refused, Subject
-from tunesmith.kernels.rewrite.passes.vectors import WIDEST, assignment, placed, value_of
+from tunesmith.kernels.rewrite.passes.vectors import WIDEST, moved, placed
 from tunesmith.kernels.rewrite.rounds import Carried
-from tunesmith.kernels.rewrite.sharing import reads_thread
+from tunesmith.kernels.rewrite.sharing import meanings, reads_thread
 
 _KEPT = 64
 """Most elements that a thread keeps."""
@@ -44,7 +44,6 @@ class _Rows:
 def _rows(subject: Subject) -> _Rows | Refused:
     facts = subject.facts
     turns = [one for one in facts.loops if one.node.parent is facts.body and one.axis == "x"]
-    turns = [one for one in turns if one.kind == "block"] or turns
     rows: _Placed = {one: {} for one in turns if _goes_on(subject, one)}
     if not rows:
         return Refused("no loop of the kernel is one in which threads, of a block or of the grid, take turns on a row")
@@ -58,14 +57,16 @@ def _rows(subject: Subject) -> _Rows | Refused:
             if len({one.index for one in own}) == 1:
                 array = placed(subject, own, loop.atom, partial(_always, facts, loop), first.node)
                 rows[loop] |= {} if array is None else {array.root: array}
-    kept, keeping = _read_again(subject, {loop: rows[loop] for group in usable for loop in group})
+    # Other loops stay as they are.
+    rows = {loop: arrays for loop, arrays in rows.items() if arrays}
+    usable = [those for group in usable if (those := [one for one in group if one in rows])]
+    if not rows:
+        return Refused("rows are read one by one: no loop reads or writes an array at its own place for certain")
+    kept, keeping = _read_again(subject, rows)
     why = _shared_out(subject, rows)
     if why and not keeping:
         return Refused(f"rows are read one by one: {why}")
-    vectors = not why and any(rows.values())
-    if not vectors and not keeping:
-        return Refused("rows are read one by one: no loop reads or writes an array at its own place for certain")
-    return _Rows(usable, rows, kept, keeping, vectors)
+    return _Rows(usable, rows, kept, keeping, not why)
 
 
 def _goes_on(subject: Subject, loop: Loop) -> bool:
@@ -107,7 +108,7 @@ def _shared_out(subject: Subject, rows: _Placed) -> str:
             return why
         known = {*facts.arrays, *facts.declared_in(loop.body)}
         for access in facts.inside(loop.body):
-            if access.written and access.root not in known:
+            if access.written and access.root not in known and not _adds_up(facts, loop, access.root):
                 return f"a loop writes {access.root.name}, which is not a parameter of the kernel"
     for root in facts.arrays:
         own = facts.of(root)
@@ -115,11 +116,46 @@ def _shared_out(subject: Subject, rows: _Placed) -> str:
         if not _touching(rows, [one for one in own if one.written]) or all(one.atomic for one in own):
             continue
         everywhere = all(_touching(rows, [one]) for one in own)
-        places = {(rows[loop][root].rest, loop.bound) for loop in having if root in rows[loop]}
+        places = {(rows[loop][root].rest, loop.bound, loop.kind) for loop in having if root in rows[loop]}
         alone = all(root in rows[loop] for loop in having) and len(places) <= 1
         if not everywhere or (len(having) > 1 and not alone):
             return f"{root.name} is written in a loop, and used elsewhere by threads that may be others"
     return ""
+
+
+def _adds_up(facts: Facts, loop: Loop, root: Symbol) -> bool:
+    """Whether a loop does nothing to an array in shared memory but add; and where blocks share the loop, each block
+    only adds what it has there to what all have."""
+    own = [one for one in facts.of(root) if loop.kind == "grid" or loop.node.holds(one.node)]
+    others = [one for one in own if not one.adds]
+    alone = root in facts.shared and root not in facts.escaping and not any(loop.node.holds(one.node) for one in others)
+    return alone and not any(one.written for one in others if not one.clears) and _given_to_all(facts, root, others)
+
+
+def _given_to_all(facts: Facts, root: Symbol, others: list[Access]) -> bool:
+    """Whether blocks clear elements alike, and do nothing else with any than to add them to a global array, in all
+    blocks to the same elements, or not where they are zero."""
+    values = [one.node.kids[-1].value for one in facts.of(root) if one.adds]
+    grows = all(isinstance(one, int) and one > 0 for one in values)
+    reads, adds, tests = [one for one in others if not one.clears], list[Node](), list[Node]()
+    for use in (use for one in reads for use in meanings(facts, one.node)):
+        up = use.parent or use
+        zero = up.op in ("!=", ">")[: 1 + grows] and facts.form(up.kids[1]) == ZERO
+        if not zero and (up.what, use) not in (("if", up.kids[0]), ("call", up.kids[-1])):
+            return False
+        (adds if up.what == "call" else tests).append(use if up.what == "if" else up)
+    turns = {one.atom for one in facts.loops if one.kind == "block"}
+    found = {one.node: one for one in facts.accesses if one.adds and one.root in facts.arrays}
+    places = [(one, found[one].index if one in found else None) for one in adds]
+    for place, index in places + [(one.node, one.index) for one in others]:
+        conditions, doubtful = facts.conditions(place)
+        forms = [x.least for x in conditions if x.node not in tests] + [index]
+        atoms = {atom for form in forms for atom in (["?"] if form is None else form.atoms)} - turns
+        if doubtful or any(not x.startswith("threadIdx.") and facts.reach(Form.atom(x)) > 0 for x in atoms):
+            return False
+    branches = [x.kids[1] for test in tests for x in [test.parent] if x and (x.what, len(x.kids)) == ("if", 2)]
+    alone = [[x for x in one.walk() if x.what in ("call", "assign", "count")] for one in branches]
+    return len(alone) == len(tests) and all(len(those) == 1 and those[0] in adds for those in alone)
 
 
 def _read_again(subject: Subject, rows: _Placed) -> tuple[Symbol | None, list[Loop]]:
@@ -127,10 +163,10 @@ def _read_again(subject: Subject, rows: _Placed) -> tuple[Symbol | None, list[Lo
     alone reads and writes."""
     best: tuple[Symbol | None, list[Loop]] = None, []
     for root in subject.facts.arrays:
-        own, places = subject.facts.of(root), dict[tuple[Form, Form], list[Loop]]()
+        own, places = subject.facts.of(root), dict[tuple[Form, Form, str], list[Loop]]()
         for loop, arrays in rows.items():
             if root in arrays:
-                places.setdefault((arrays[root].rest, loop.bound), []).append(loop)
+                places.setdefault((arrays[root].rest, loop.bound, loop.kind), []).append(loop)
         for found in places.values():
             if len(found) < 2 or not any(rows[loop][root].read for loop in found[1:]):
                 continue
@@ -192,12 +228,7 @@ def _rewritten(subject: Subject, loop: Loop, found: _Rows, lines: list[str], uni
     swaps, arrays = list[Edit](), list[str]()
     for root, array in placed_here.items():
         local = subject.name(f"{root.name}_here")
-        for access in array.accesses:
-            node = assignment(access)
-            if subject.hint(root, stored=True) != "0" and node is not None:
-                swaps.append(Edit(node.start, node.end, (f"{local} = ", value_of(subject, node))))
-            else:
-                swaps.append(replace(access.node, local))
+        swaps += [moved(subject, access, local) for access in array.accesses]
         mine = holds and root is found.kept
         which = 0 if not mine else 1 if loop is found.keeping[0] else 2
         flags = f"{str(array.read).lower()}, {str(array.written).lower()}, {which}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tunesmith.kernels.reader.syntax import Node
-from tunesmith.kernels.rewrite.edits import Span, replace, span, switched, wrap
+from tunesmith.kernels.rewrite.edits import Edit, Span, replace, span, switched, wrap
 from tunesmith.kernels.rewrite.facts import Access
 from tunesmith.kernels.rewrite.forms import ONE
 from tunesmith.kernels.rewrite.passes.record import Change, Layer, Pass, PlacedArray, Refused, Subject
@@ -27,22 +27,23 @@ def _marked(subject: Subject) -> list[Access] | Refused:
             continue
         if not any(one.written for one in own):
             found.extend(one for one in own if one.node.what in ("index", "deref") and not one.node.fixed)
-        elif not any(one.read for one in own) and all(assignment(one) is not None for one in own):
+        elif not any(one.read for one in own) and all(one.assignment is not None for one in own):
             found.extend(own)
     return found or Refused("no array is only read, or only written, in a way that can be marked for the caches")
-
-
-def assignment(access: Access) -> Node | None:
-    """The statement that gives the element a value and does nothing else; None where it is another."""
-    above = access.node.parent
-    alone = above is not None and above.what == "assign" and above.op == "=" and above.kids[0] is access.node
-    return above if alone and above is not None and above.statement is above and not above.fixed else None
 
 
 def value_of(subject: Subject, node: Node) -> Span:
     """The text of the value that an assignment gives."""
     target = node.kids[0]
     return Span(subject.facts.syntax.code.index(b"=", target.end) + 1, node.end)
+
+
+def moved(subject: Subject, access: Access, here: str) -> Edit:
+    """The edit that gives an access another place, in C, which is not in global memory."""
+    node = access.assignment
+    if subject.hint(access.root, stored=True) != "0" and node is not None:
+        return replace(node, f"{here} = ", value_of(subject, node))
+    return replace(access.node, here)
 
 
 def _hint(subject: Subject, found: list[Access]) -> Change:
@@ -61,7 +62,7 @@ def _hint(subject: Subject, found: list[Access]) -> Change:
         doc = "how arrays that are only written are stored; 1: as data that is not needed again soon"
         made.parameter(stores, (0, 1), doc)
         for one in written:
-            node = assignment(one)
+            node = one.assignment
             assert node is not None
             made.edits.append(replace(node, f"{store}(&", span(one.node), ",", value_of(subject, node), ")"))
         both = f"tunesmith::store<{stores}>(to, __VA_ARGS__)", "(*(to) = __VA_ARGS__)"
@@ -147,7 +148,7 @@ def _vectors(subject: Subject, arrays: list[PlacedArray]) -> Change | Refused:
     made = Change(kit=("vectors",), layers=[layer], share={"x": name})
     for one in arrays:
         for access in one.accesses:
-            node = assignment(access)
+            node = access.assignment
             if subject.hint(one.root, stored=True) != "0" and node is not None:
                 value = value_of(subject, node)
                 made.edits.append(replace(node, f"{assign}({one.root.name}, (", value, "), ", span(node), ")"))

@@ -66,7 +66,8 @@ namespace shim {
 void run(Extent grid, Extent dims, void (*kernel)(void*), void* given);
 double exchanged(double value, unsigned int mask, unsigned int lanes);
 double shifted(double value, int by, unsigned int lanes);
-extern char dynamic[1 << 16];
+double of_lane(double value, int lane, unsigned int lanes);
+extern char dynamic[1 << 18];
 template <class Kernel> void run(Extent grid, Extent dims, Kernel kernel) {
     run(grid, dims, [](void* given) { (*static_cast<Kernel*>(given))(); }, &kernel);
 }
@@ -81,6 +82,15 @@ template <class V> V __shfl_down_sync(unsigned int lanes, V value, unsigned int 
 template <class V> V __shfl_up_sync(unsigned int lanes, V value, unsigned int by) {
     return (V)shim::shifted((double)value, -(int)by, lanes);
 }
+template <class V> V __shfl_sync(unsigned int lanes, V value, int lane) {
+    return (V)shim::of_lane((double)value, lane, lanes);
+}
+inline bool __any_sync(unsigned int lanes, bool value) {
+    bool any = value;
+    for (int lane = 0; lane < 32; ++lane) any |= __shfl_sync(lanes, value, lane);
+    return any;
+}
+inline bool __all_sync(unsigned int lanes, bool value) { return !__any_sync(lanes, !value); }
 inline void __syncwarp(unsigned int lanes = 0xffffffffu) { __shfl_xor_sync(lanes, 0, 0); }
 inline unsigned long long __cvta_generic_to_shared(const void* at) { return (const char*)at - shim::dynamic; }
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
@@ -101,6 +111,8 @@ inline float max(float a, float b) { return fmaxf(a, b); }
 inline float min(float a, float b) { return fminf(a, b); }
 inline int min(int a, int b) { return a < b ? a : b; }
 inline int max(int a, int b) { return a > b ? a : b; }
+inline long long min(long long a, long long b) { return a < b ? a : b; }
+inline long long max(long long a, long long b) { return a > b ? a : b; }
 template <class V> V atomicAdd(V* at, V value) { V old = *at; *at += value; return old; }
 """
 """What a kernel sees."""
@@ -147,7 +159,7 @@ static ucontext_t scheduler;
 static std::vector<ucontext_t> fibers;
 static std::vector<char> done;
 static std::vector<Barrier> groups;
-alignas(16) char dynamic[1 << 16];
+alignas(16) char dynamic[1 << 18];
 static Barrier block;
 static std::vector<double> slots;
 static unsigned int current, threads;
@@ -177,6 +189,12 @@ double shifted(double value, int by, unsigned int lanes) {
     const unsigned int me = current;
     slots[me] = value; meet_lanes(lanes);
     const double other = me % 32 + by < 32u ? slots[me + by] : value; meet_lanes(lanes);
+    return other;
+}
+double of_lane(double value, int lane, unsigned int lanes) {
+    const unsigned int me = current;
+    slots[me] = value; meet_lanes(lanes);
+    const double other = slots[me / 32 * 32 + lane]; meet_lanes(lanes);
     return other;
 }
 static void body() { kernel(given); done[current] = 1; }
@@ -234,7 +252,8 @@ def emulated(source: str, entry: str) -> Any:
         pytest.skip("there is no g++ here")
     header, made = shim(compiler)
     source = re.sub(r"#include <cuda\w+\.h>", "", source)
-    source = re.sub(r"extern __shared__ ([\w ]+) (\w+)\[\];", r"static \1* \2 = (\1*)shim::dynamic;", source)
+    shared = r"extern __shared__ ([\w ]+) (\w+)\[\](.*?);"
+    source = re.sub(shared, r"static \1 (*\2)\3 = (\1 (*)\3)shim::dynamic;", source)
     declared = re.findall(rf"\b{entry}\(([^()]*)\)\s*\{{", source)[-1]
     names = ", ".join(re.findall(r"\w+(?=\s*(?:,|$))", declared))
     extents = ", ".join(f"unsigned int {which}{axis}" for which in "gb" for axis in "xyz")

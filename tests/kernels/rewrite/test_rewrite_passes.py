@@ -109,6 +109,12 @@ ROW_LOOPS_SAME = [
         [{"ROW_VEC": 4}],
         f"{TURNS} y[blockIdx.x * n + i] = 0.5f * q[blockIdx.x * n + i];",
     ),
+    *same(
+        (ROWS, THREE, 204),
+        [{"ROW_VEC": 4}],
+        f"{TURNS.replace('< n', '< min(n, 2 * 77)')} y[blockIdx.x * n + i] = 2 * x[blockIdx.x * n + i];",
+        f"{TURNS.replace('< n', '< max(n / 2, n - 7)')} y[blockIdx.x * n + i] = 2 * x[blockIdx.x * n + i];",
+    ),
 ]
 SUM, ADD = "float s = 0; for (int k = 0; k < n; ++k)", "s += a[r * n + k] * b[k * n + c];"
 OUT, TURNED = "y[r * n + c] = s;", "a[k * n + r] * b[k * n + c]"
@@ -315,15 +321,78 @@ OWN_BINS = [
     *stays(("OWN_BINS", LINE, {**COUNTS, "y": ("inout", "int32", "k")}), (ADDED, WITHOUT_BINS)),
 ]
 BINS: Config = {"OWN_BINS": True}
+EIGHT: Config = {"COPIES": 8}
+BLOCKS_BINS = """__shared__ int bins[64], most[2]; if (threadIdx.x < 2) most[threadIdx.x] = 0; bins[threadIdx.x] = 0;
+    __syncthreads();
+    for (int e = blockIdx.x * blockDim.x + threadIdx.x; e < n; e += gridDim.x * blockDim.x) ADD
+    __syncthreads(); const int own = bins[threadIdx.x];
+    if (bins[threadIdx.x] != 0) atomicAdd(y + threadIdx.x, own + most[0]);"""
+COPIES = stays(
+    ("COPIES", LINE, COUNTS),
+    "z[e] = atomicAdd(bins + x[e] % 64, 1);",
+    "{ int* to = bins; atomicAdd(to + x[e] % 64, 1); }",
+    "{ atomicMax(&bins[x[e] % 64], 3); atomicAdd(&bins[x[e] % 64], 1); }",
+    "{ atomicAdd(&bins[x[e] % 64], 1); bins[0] = 1; }",
+    "atomicAdd((unsigned int*)&bins[x[e] % 64], 1u);",
+    "{ tally(bins, x[e] % 64); atomicAdd(&bins[5], 1); }",
+    at=BLOCKS_BINS.replace("ADD", "BODY"),
+    more="__device__ void tally(int* of, int at) { atomicAdd(of + at, 1); }",
+)
+TAKEN = "for (int t = threadIdx.x; t < 64; t += blockDim.x)"
+GIVEN = f"""__shared__ int bins[64]; {TAKEN} bins[t] = 0; __syncthreads(); const int t = threadIdx.x;
+    for (int e = blockIdx.x * blockDim.x + threadIdx.x; e < n; e += gridDim.x * blockDim.x) BODY"""
+COUNTED = "atomicAdd(&bins[x[e] % 64], 1); __syncthreads();"
+GIVEN_STAYS = stays(
+    ("ROW_VEC", LINE, COUNTS),
+    # The blocks' parts of a sum matter.
+    f"{COUNTED} if (blockIdx.x == 0) atomicAdd(&y[t], bins[t]);",
+    f"{COUNTED} atomicAdd(&y[t + blockIdx.x], bins[t]);",
+    f"{COUNTED} atomicAdd(&y[t], bins[(t + blockIdx.x) % 64]);",
+    f"{COUNTED} bins[blockIdx.x] = 0; __syncthreads(); atomicAdd(&y[t], bins[t]);",
+    f"{COUNTED} atomicAdd(&y[t], bins[t] / 2);",
+    f"{COUNTED} if (bins[t] != 0) {{ atomicAdd(&y[t], bins[t]); atomicAdd(&y[70], 1); }}",
+    f"{COUNTED} if (bins[t] != 0) atomicAdd(&y[70], 1);",
+    f"{COUNTED} atomicMax(&y[t], bins[t]);",
+    f"{COUNTED} y[t] = bins[t];",
+    f"{COUNTED} if (blockIdx.x > 0) bins[0] = 0; atomicAdd(&y[t], bins[t]);",
+    "atomicAdd(&bins[x[e] % 64], x[e] - 9); __syncthreads(); if (bins[t] > 0) atomicAdd(&y[t], bins[t]);",
+    # Lanes ask for what others have added, or for their own numbers.
+    "{ if (bins[3] < 7) atomicAdd(&bins[x[e] % 64], 1); } __syncthreads(); atomicAdd(&y[t], bins[t]);",
+    "atomicAdd(&bins[t], x[e]); __syncthreads(); atomicAdd(&y[t], bins[t]);",
+    at=GIVEN,
+)
+GIVEN_SAME = same(
+    (LaunchGeometry(grid=("3",), block=("64",)), COUNTS, 1003),
+    [{"ROW_VEC": 4}, {"ROW_VEC": 2, "COPIES": 4, "LOADS": 1}],
+    f"{COUNTED} atomicAdd(&y[t], bins[t]);",
+    f"{COUNTED} if (bins[t] > 0) atomicAdd(y + t, bins[t]);",
+    f"{COUNTED} const int own = bins[t]; if (own) atomicAdd(y + t, own);",
+    f"{{ if (x[e] > 90) continue; {COUNTED.split(';')[0]}; }} __syncthreads(); {TAKEN} if (bins[t] != 0) "
+    "atomicAdd(&y[t], bins[t]);",
+    at=GIVEN,
+) + same(
+    (LaunchGeometry(grid=("3",), block=("64",)), COUNTS, 1003),
+    [{"ROW_VEC": 4}],
+    "for (int e = threadIdx.x; e < n; e += blockDim.x) atomicAdd(&bins[x[e] % 64], 1); __syncthreads(); "
+    "if (blockIdx.x == 1) y[threadIdx.x] = bins[threadIdx.x];",
+    at="__shared__ int bins[64]; bins[threadIdx.x] = 0; __syncthreads(); BODY",
+)
+COPIES_SAME = same(
+    (LaunchGeometry(grid=("3",), block=("64",)), COUNTS, 1000),
+    [EIGHT, {"COPIES": 32, "UNROLL": 2}, {"COPIES": 2, "LOADS": 1}],
+    "atomicAdd(&bins[x[e] % 64], 1);",
+    "{ if (x[e] > 50) continue; atomicAdd(bins + x[e] % 64, x[e]); atomicAdd(&most[0], (int)(e == 7)); }",
+    at=BLOCKS_BINS.replace("ADD", "BODY"),
+)
 OWN_BINS_SAME = [
     *same(
         (LINE, COUNTS, 203),
-        [BINS, BINS | {"ITEMS": 4, "BLOCK": 128}, BINS | {"VEC": 2}],
+        [BINS, BINS | EIGHT | {"ITEMS": 4, "BLOCK": 128}, BINS | {"VEC": 2, "COPIES": 32}],
         f"{ELEMENT.replace('if (i < n)', 'if (i >= n) return;')} atomicAdd(y + x[i], 2);",
     ),
     *same(
         (LaunchGeometry(grid=("3",), block=("64",)), COUNTS, 1000),
-        [BINS, BINS | {"BLOCK": 128}],
+        [BINS, BINS | {"BLOCK": 128} | EIGHT],
         "for (int e = blockIdx.x * blockDim.x + threadIdx.x; e < n; e += gridDim.x * blockDim.x) "
         "{ const int v = x[e]; if (v > 3) atomicAdd(&y[v], 2); }",
     ),
@@ -539,7 +608,7 @@ ITEMS_SAME = [
 @pytest.mark.parametrize(
     ("task", "names", "why"),
     [*HINTS, *ROW_LOOPS, *OUTPUT_TILES, *NOT_PERMUTED, *LANES, *COLUMN_LANES]
-    + [*OWN_BINS, *WALK, *ROW_TEAMS, *SHUFFLES, *INDICES],
+    + [*OWN_BINS, *COPIES, *GIVEN_STAYS, *WALK, *ROW_TEAMS, *SHUFFLES, *INDICES],
 )
 def test_what_a_rewrite_does_not_fit_stays(task: Task, names: set[str], why: str) -> None:
     require_refused(task, names, why)
@@ -548,7 +617,7 @@ def test_what_a_rewrite_does_not_fit_stays(task: Task, names: set[str], why: str
 @pytest.mark.parametrize(
     ("task", "configs", "n"),
     [*ROW_LOOPS_SAME, *OUTPUT_TILES_SAME, *PERMUTED, *LANES_SAME, *COLUMN_LANES_SAME, *OWN_BINS_SAME]
-    + [*WALK_SAME, *ROW_TEAMS_SAME, *SHUFFLES_SAME, *INDICES_SAME, *ITEMS_SAME],
+    + [*COPIES_SAME, *GIVEN_SAME, *WALK_SAME, *ROW_TEAMS_SAME, *SHUFFLES_SAME, *INDICES_SAME, *ITEMS_SAME],
 )
 def test_a_rewrite_computes_what_the_kernel_did(task: Task, configs: list[Config], n: int) -> None:
     require_equal(task, configs, n)
@@ -675,7 +744,7 @@ TALLIES: Any = {"x": ("in", "int32", "n"), "y": ("inout", "int32", "100")}
     [
         (
             opencl_kernel(OF_BINS.replace("EARLY", early), TALLIES, LINE),
-            [BINS, BINS | {"ITEMS": 16, "BLOCK": 128}],
+            [BINS, BINS | EIGHT | {"ITEMS": 16, "BLOCK": 128}],
             1000,
         )
         for early in ("if (e >= n) return;", "")

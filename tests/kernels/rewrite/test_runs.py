@@ -1,0 +1,112 @@
+"""Loops over a run of neighbours of each thread: parts of runs in shared memory give what the kernel gave, where they
+fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from emulation import contents
+from rewrite_cases import H200, RAW, kernel, require_equal, require_refused, require_right, template_of
+
+from tunesmith.kernels.build.artifact import Artifact
+from tunesmith.kernels.build.source import specialise
+from tunesmith.kernels.rewrite.template import starts
+from tunesmith.kernels.space import compiler_rejection, feasible
+from tunesmith.kernels.spec.task import Task, Workload, geometry
+from tunesmith.kernels.spec.taskfile import read_task
+from tunesmith.kernels.spec.template import Config, LaunchGeometry
+
+POINTS: tuple[Config, ...] = ({"RUN": 16}, {"RUN": 32, "LOADS": 1}, {"RUN": 16, "UNROLL": 4}, {"RUN": 64})
+ROWS = LaunchGeometry(grid=("2", "3"), block=("64",))
+MATRIX: Any = {"x": ("in", "float32", "6 * n"), "y": ("inout", "float32", "6 * n")}
+PARTS = "const int run = (n + blockDim.x - 1) / blockDim.x, first = threadIdx.x * run;"
+ROW = "(blockIdx.y * 2 + blockIdx.x) * n"
+EACH = f"{PARTS} for (int c = first; c < min(first + run, n); ++c)"
+RUNNING_MAXIMUM = f"""__shared__ float most[64]; float* row = y + {ROW};
+    {PARTS} const int end = min(first + run, n); float m = -1e30f;
+    for (int c = first; c <= end - 1; c++) {{ m = fmaxf(m, row[c] - x[{ROW} + c]); row[c] = m; }}
+    most[threadIdx.x] = m; __syncthreads();
+    float before = -1e30f; for (int t = 0; t < threadIdx.x; ++t) before = fmaxf(before, most[t]);
+    for (int c = first; end > c; c += 1) {{ if (row[c] > before) row[c] *= 1; else row[c] = before; }}"""
+"""In place; the second loop writes in both branches, but not for certain."""
+FILTER = f"""const float* row = x + {ROW}; __shared__ float total; if (threadIdx.x == 0) total = 0; __syncthreads();
+    float state = 0; {EACH} {{
+        const float left = c > 0 ? row[c - 1] : 0, right = c + 1 < n ? row[c + 1] : 0;
+        state = 0.5f * state + left - 2 * row[c] + right;
+        y[{ROW} + c] = state;
+    }}
+    atomicAdd(&total, state); __syncthreads(); if (threadIdx.x == 0) y[{ROW}] = total;"""
+"""Each thread carries a state along its run, and needs the elements beside its own."""
+OWN_ROWS = """__shared__ int wanted; if (threadIdx.x == 0) wanted = 7; __syncthreads();
+    const int thread = blockIdx.x * 64 + threadIdx.x; int at = -1;
+    for (int k = 0; k < n; ++k) { if (x[(blockIdx.y * 128 + thread) * n + k] == wanted && at < 0) at = k; }
+    y[blockIdx.y * 128 + thread] = at;"""
+"""A row for each thread, of which it asks for a place."""
+KERNELS = {
+    "maximum": kernel(RUNNING_MAXIMUM, MATRIX, ROWS),
+    "filter": kernel(FILTER, MATRIX, ROWS),
+    "search": kernel(OWN_ROWS, {"x": ("in", "int8", "384 * n"), "y": ("inout", "int32", "384")}, ROWS),
+}
+
+
+def cumsum() -> Task:
+    return read_task(RAW / "cumsum" / "task.toml")
+
+
+@pytest.mark.parametrize("n", [203, 512, 31])
+@pytest.mark.parametrize("name", KERNELS)
+def test_parts_of_runs_give_what_the_kernel_gave(name: str, n: int) -> None:
+    require_equal(KERNELS[name], list(POINTS), n)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 4096), (3, 1337), (2, 32)])
+def test_a_scan_gives_what_it_gave(rows: int, columns: int) -> None:
+    task = cumsum()
+    for dtype in ("float32", "float16"):
+        workload = Workload(name="w", sizes={"n": rows, "d": columns}, types={"T": dtype})
+        require_right(task, POINTS, workload, contents(task, workload, 3))
+
+
+@pytest.mark.parametrize("name", ["cumsum", *KERNELS])
+def test_every_part_compiles_and_fits(name: str, nvrtc: Any) -> None:
+    task = cumsum() if name == "cumsum" else KERNELS[name]
+    template, workload = template_of(task), task.workloads[0]
+    space = feasible(template, [workload], H200)
+    fitting = [one for one in ({**template.default_config, **point} for point in POINTS) if space.reject(one) is None]
+    assert fitting
+    for config in fitting:
+        artifact = nvrtc.compile(specialise(template, config, workload.types))
+        assert isinstance(artifact, Artifact), artifact
+        assert compiler_rejection(H200, geometry(template, config, workload), artifact.resources) is None, config
+
+
+def test_a_search_begins_with_parts_of_runs() -> None:
+    template = template_of(KERNELS["filter"])
+    assert starts(template, "memory", lambda _: True)[0]["RUN"] > 0
+
+
+@pytest.mark.parametrize(
+    ("body", "launch"),
+    [
+        # Neighbours in each round, another size of a block, and threads that do not come to the loop.
+        (f"for (int c = threadIdx.x; c < n; ++c) atomicAdd(&y[{ROW} + c], x[c]);", ROWS),
+        (f"{EACH} y[{ROW} + c] = x[{ROW} + c];", LaunchGeometry(grid=("2", "3"), block=("48",))),
+        (f"{EACH} y[{ROW} + c] = x[{ROW} + c];", LaunchGeometry(grid=("2", "3"), block=("n",))),
+        (f"if (threadIdx.x > 3) {{ {EACH} y[{ROW} + c] = x[{ROW} + c]; }}", ROWS),
+        # A round that may be the last, one that others wait for, or a length that changes.
+        (f"{EACH} {{ if (x[{ROW} + c] > 2) break; y[{ROW} + c] = 1; }}", ROWS),
+        (f"{EACH} {{ __syncwarp(); y[{ROW} + c] = x[{ROW} + c]; }}", ROWS),
+        (f"{PARTS} int end = min(first + run, n); for (int c = first; c < end; ++c) end -= x[{ROW} + c] > 2;", ROWS),
+        # Results of other rounds, and elements that a round may leave as they are.
+        (f"{EACH} y[{ROW} + c] = y[{ROW} + max(c, 1) - 1];", ROWS),
+        (f"{EACH} if (c % 3) y[{ROW} + c] = 1;", ROWS),
+    ],
+)
+def test_what_is_no_run_of_a_thread_stays(body: str, launch: LaunchGeometry) -> None:
+    require_refused(kernel(f"if (n < 0) __syncthreads(); {body}", MATRIX, launch), {"RUN"})
+
+
+def test_an_element_that_a_round_may_leave_is_written_by_its_thread() -> None:
+    first, second = template_of(KERNELS["maximum"]).source.split("most[threadIdx.x] = m")
+    assert "tunesmith::move<true" in first and "tunesmith::move" not in second
