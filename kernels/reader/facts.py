@@ -200,6 +200,8 @@ def read_facts(unit: Unit, entry: Entry, doubts: Sequence[str] = ()) -> Facts:
         bound = ", ".join(f"{name} = {value}" for name, value in entry.values.items())
         others = " and ".join(f"<{one}>" for one in entry.others)
         facts.ask("launch", f"whether {bound} is meant: the source launches {others} too")
+    for name in entry.guessed:
+        facts.ask("source", f"whether {name} = {entry.values[name]} in it is meant, of which the source says nothing")
     search.conclude()
     if known and known[0].shared not in (None, "0"):
         given = _put(str(known[0].shared), search.in_block)

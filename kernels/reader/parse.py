@@ -42,6 +42,11 @@ _UNKNOWN = re.compile(
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]', re.MULTILINE)
 _SPACED_LAUNCH = re.compile(r"<<[ \t]+<([^;]*?)>>[ \t]+>(?=\s*\()")
 """A launch as formatters write it, which nvcc takes."""
+MARK = "/*launch*/; "
+"""What stands between a launch and the call in front of it, see `_marked`."""
+_LAUNCH = re.compile(
+    rf"(?<!{re.escape(MARK)})\b((?:\w+::)*(\w+)\s*(?:<(?:[^;<>{{}}]|<[^;<>{{}}]*>)*>\s*)?<<<([^;{{}}#]*?)>>>\s*\(([^;{{}}#]*)\)\s*;)"
+)
 _NO_CLASS = re.compile(r"type '(?:float|int)' is not a (?:function|structure)")
 """A type of the template is a class of the host's choice."""
 FUNCTIONS = frozenset({"FUNCTION_DECL", "FUNCTION_TEMPLATE"})
@@ -65,7 +70,8 @@ class Unknown:
 class Entry:
     """The kernel. declared: its definition, a template or not; function: with all template parameters bound; values,
     types: the template's parameters with the text that each is bound to, types None where the task chooses; others:
-    further values with which the source launches it; launched: types with which it does."""
+    further values with which the source launches it; launched: types with which it does; guessed: of the values those
+    of which the source says nothing."""
 
     name: str
     declared: Any
@@ -74,6 +80,7 @@ class Entry:
     types: Mapping[str, str | None] = field(default_factory=dict)
     others: tuple[str, ...] = ()
     launched: Mapping[str, str] = field(default_factory=dict)
+    guessed: tuple[str, ...] = ()
 
 
 def kind(cursor: Any) -> str:
@@ -141,6 +148,8 @@ class Unit:
         if len(code) > MAX_LENGTH:
             raise SourceError(f"{where}: the source is longer than {MAX_LENGTH} characters; take less along.")
         self.code, self.where, self.language = _SPACED_LAUNCH.sub(r"<<<\1>>>", code), str(where), language
+        if language == "cuda":
+            self.code = _LAUNCH.sub(_marked, self.code)
         self.folders, given = [*folders], dict(defines or {})
         # The name of a template's parameter binds it; as a macro it would hide the parameter.
         bound = {
@@ -317,7 +326,7 @@ class Unit:
     def _bound(self, template: Any, given: list[str]) -> Entry:
         instances = self._launched(template)
         parameters = [one for one in template.get_children() if kind(one).startswith("TEMPLATE_")]
-        values, types, order = self._values(template, parameters, given, instances[0] if instances else [])
+        values, types, order, guessed = self._values(template, parameters, given, instances[0] if instances else [])
         scope, above = [template.spelling], template.semantic_parent
         while above is not None and kind(above) == "NAMESPACE":
             scope.insert(0, above.spelling)
@@ -340,24 +349,29 @@ class Unit:
             self._faults(template, texts, scope)
         if not any(map(_NO_CLASS.search, faults)) and (made := self._instance(template)) is not None:
             declared = next(one for one in self.kernels() if one.location == made.location)
-            others = tuple(", ".join(one) for one in instances[1:]) if not given and values else ()
+            bound = [[one[at] for at, name in enumerate(names[: len(one)]) if name in values] for one in instances]
+            others = tuple(dict.fromkeys(", ".join(one) for one in bound[1:] if one != bound[0])) if not given else ()
             named = dict(zip(names, texts, strict=True))
             types |= {name: "int" for name in free if named[name] == "int"}
-            return Entry(template.spelling, declared, made, values, types, others, named)
+            return Entry(template.spelling, declared, made, values, types, others, named, guessed)
         why = next((f": {one.spelling}" for one in reversed(self.diagnostics)), "")
         why = next((f": {one}" for one in faults if _NO_CLASS.search(one)), why)
         if missing := [one.name for one in self.unknown.values() if _within(template, one.file, one.offset)]:
             used = ", ".join(dict.fromkeys(missing))
             why = f", as it uses undeclared names: {used}; name with -I the folders of its headers"
+        if guessed:
+            why += (
+                f", and nothing says the value of {', '.join(guessed)}: give the one that you launch with -D NAME=VALUE"
+            )
         instance = f"{'::'.join(scope)}<{', '.join(texts)}>"
         raise SourceError(f"{self.where}, line {template.location.line}: {instance} cannot be made{why}.")
 
     def _values(
         self, template: Any, parameters: Sequence[Any], given: Sequence[str], launched: Sequence[str]
-    ) -> tuple[dict[str, str], dict[str, str | None], list[str]]:
-        """The values and types of a template's parameters, and all of them in order: as given, else as the source
-        launches it, else the default; a float where nothing binds a type."""
-        values, types, order = dict[str, str](), dict[str, str | None](), list[str]()
+    ) -> tuple[dict[str, str], dict[str, str | None], list[str], tuple[str, ...]]:
+        """The values and types of a template's parameters, all of them in order, and of which values nothing is known:
+        as given, else as the source launches it, else the default; a float where nothing binds a type."""
+        values, types, order, guessed = dict[str, str](), dict[str, str | None](), list[str](), list[str]()
         for at, one in enumerate(parameters):
             name, written = one.spelling, self.written(one)
             if "..." in written or kind(one) == "TEMPLATE_TEMPLATE_PARAMETER":
@@ -373,15 +387,12 @@ class Unit:
                 continue
             if found and one.type.get_canonical().kind.name == "ENUM":
                 found = f"({one.type.spelling}){found}"
-            value = chosen or found or written.partition("=")[2].strip()
-            if not value:
-                raise SourceError(
-                    f"{self.where}: {template.spelling} is a template over the value {name}: say which one you launch, "
-                    f"with -D {name}=VALUE or --entry '{template.spelling}<...>'."
-                )
-            values[name] = value
-            order.append(value)
-        return values, types, order
+            values[name] = chosen or found or written.partition("=")[2].strip()
+            if not values[name]:
+                guessed.append(name)
+                values[name] = _typical(one)
+            order.append(values[name])
+        return values, types, order, tuple(guessed)
 
     def _faults(self, template: Any, arguments: Sequence[str], scope: Sequence[str]) -> list[str]:
         """Parses again, with the instance of a template named behind the source: what clang has against it."""
@@ -413,26 +424,59 @@ class Unit:
                         value = str(made.get_template_argument_value(at)) if what == "INTEGRAL" else ""
                         texts.append(made.get_template_argument_type(at).spelling if what == "TYPE" else value)
                     found[tuple(texts)] = None
-        for text in () if found else re.findall(rf"\b{template.spelling}\s*<([^;<>(){{}}]*)>(?!\s*\()", self.code):
-            # Host code that needs headers that are not here has no complete tree.
-            known = [one if re.fullmatch(r"-?\d+|true|false", one) else self._constant(one) for one in split(text)]
-            found[tuple(known)] = None
+        # Host code that needs headers that are not here has no complete tree.
+        found = found or dict.fromkeys(self._instances(template.spelling, r"(?!\s*\()"))
         return [list(one) for one in sorted(found, key=lambda one: one.count(""))]
 
-    def _constant(self, name: str) -> str:
-        """A macro of the source, or of a header, as it is, one of its constants as a number; empty for other names."""
-        if any(kind(one) == "MACRO_DEFINITION" and one.spelling == name for one in self.tree.cursor.get_children()):
-            return name
-        given = set(
-            re.findall(rf"\bconst(?:expr)?\b[^;{{}}()]*?\b{re.escape(name)}\s*=\s*(\d+|true|false)\s*[,;]", self.code)
-        )
-        return str(given.pop()) if len(given) == 1 else ""
+    def _instances(self, name: str, behind: str = "", depth: int = 0) -> Iterator[tuple[str, ...]]:
+        """The template arguments behind a name in the text, each as `bound_to` has it. behind: what follows them."""
+        pattern = rf"\b{name}\s*<((?:[^;<>(){{}}]|<[^;<>(){{}}]*>)*)>{behind}"
+        for one in re.finditer(pattern, self.code) if depth < MAX_ABOVE else ():
+            yield from itertools.product(*(self.bound_to(text, one.start(), depth) for text in split(one[1])))
+
+    def bound_to(self, text: str, at: int, depth: int = 0) -> list[str]:
+        """The values of a template argument at a place of the source: a number or a macro as it is; of the constant
+        before it; of the instances of the function around it, whose template has it. Empty ones for others."""
+        if re.fullmatch(r"-?\d+|true|false", text) or (
+            text.isidentifier()
+            and any(kind(one) == "MACRO_DEFINITION" and one.spelling == text for one in self.tree.cursor.get_children())
+        ):
+            return [text]
+        before = self.code[:at]
+        given = rf"\bconst(?:expr)?\b[^;{{}}()]*?\b{re.escape(text)}\s*=\s*(\d+|true|false)\s*[,;]"
+        if found := re.findall(given, before) or re.findall(given, self.code):
+            return found[-1:]
+        for head, function in re.findall(r"\btemplate\s*<([^{};()]*)>[^;{}()<>]*?\b(\w+)\s*\(", before)[-1:]:
+            names = [one.partition("=")[0].split()[-1:] for one in split(head)]
+            around = self._instances(function, "", depth + 1) if [text] in names else ()
+            values = [one[names.index([text])] for one in around if len(one) > names.index([text])]
+            return list(dict.fromkeys(filter(None, values))) or [""]
+        return [""]
 
     def written(self, cursor: Any) -> str:
         """The text of a cursor."""
         file = cursor.extent.start.file
         data = b"" if file is None else self.text(file.name)
         return data[cursor.extent.start.offset : cursor.extent.end.offset].decode(errors="replace")
+
+
+def _marked(launch: re.Match[str]) -> str:
+    """A launch behind a call with its name, grid, block, bytes and arguments, which is understood even where the launch
+    is not, as for a type of a header that is not here. Arguments that are no names are 0."""
+    configuration, given = (re.sub(r"//[^\n]*|/\*.*?\*/", "", one, flags=re.DOTALL) for one in launch.group(3, 4))
+    dims = [*split(configuration), "0"][:3]
+    names = [re.sub(r"^\(\w+\) ?", "", one) for one in split(given)]
+    passed = [one if one.isidentifier() else "0" for one in names]
+    return f'{{ tunesmith_launch("{launch[2]}", {", ".join([*dims, *passed])}){MARK}{launch[1]} }}'
+
+
+def _typical(parameter: Any) -> str:
+    """A value for the parameter of a template that nothing binds."""
+    type_ = parameter.type.get_canonical().kind.name
+    if type_ in ("BOOL", "ENUM"):
+        return "false" if type_ == "BOOL" else f"({parameter.type.spelling})0"
+    threads = re.search("(?i)thread|block|cta(?!.*warp)", parameter.spelling)
+    return "256" if threads is not None else "4"
 
 
 def _within(cursor: Any, file: str, offset: int) -> bool:

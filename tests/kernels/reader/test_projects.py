@@ -114,6 +114,7 @@ def test_members_of_structures_become_parameters(nvrtc: Any) -> None:
         '{ name = "p_size_cols", role = "scalar", dtype = "int32", value = "p_size_cols" },',
     ):
         assert line in task, task
+    assert 'grid = ["ceil_div(p_size_cols, 128)"], block = [128] }\n' in task
     assert "p_gain_1" in task and "p_size_rows" not in task and "of_the_host" not in task
     made = nvrtc.compile(Specialised("cuda", "k", "#define T float\n" + source))
     assert isinstance(made, Artifact), made

@@ -160,6 +160,12 @@ class TestLaunch:
             + ('grid = ["n"], block = [64]',),
             ("void f(int n) { float* x; thrust::v<int> v; cudaMalloc(&x, n); k<<<ceil(n / 64.0), 64>>>(x, x, n); }",)
             + ('grid = ["ceil_div(n, 64)"], block = [64]',),
+            (
+                "void f(at::Tensor x, int m) { const int T = 32; AT_DISPATCH(x.type(), [&] {\n"
+                "k<<<up(m, T), T, 0, at::stream()>>>(x.data<float>(), x.data<float>(), m); }); }\n"
+                "int up(int a, int b) { return (a + b - 1) / b; }",
+            )
+            + ('grid = ["ceil_div(n, 32)"], block = [32]',),
         ],
     )
     def test_that_of_the_host(self, host: str, launch: str) -> None:
@@ -169,6 +175,7 @@ class TestLaunch:
         ("host", "question"),
         [
             ("", "the launch, as the source has none"),
+            ("void f(float* x, int n, dim3 g) { k<<<g, g>>>(x, x, n); }", "the launch, as the source has <<<g, g>>>"),
             ("void f(float* x, int n, int t) { k<<<n, t>>>(x, x, n); }", "the block, which the source launches with t"),
             ("void f(float* x, int n) { k<<<n, 64>>>(x, x, n); k<<<n, 32>>>(x, x, n); }", "which launch you mean"),
             ("void f(float* x, int n) { k<<<64, 64>>>(x, x, n); }", "the grid, which the source launches as 64"),
@@ -343,6 +350,19 @@ class TestTemplates:
                 {},
                 ["whether BLOCK = 8"],
             ),
+            (
+                "",
+                "k",
+                {},
+                ["BLOCK = 256;", "# FILL: whether BLOCK = 256 in it is meant, of which the source says nothing"],
+            ),
+            (
+                "template <class T, int B> void f(T* x, int n) { k<B, T><<<n / B, B>>>(x.data(), x, n); }\n"
+                "void g(Tensor x) { if (x.wide()) f<at::Half, 64>(x, 8); f<float, 32>(x, 8); }",
+                "k",
+                {},
+                ["BLOCK = 64;", 'grid = ["n // 64"], block = [64]', "the source launches <32> too"],
+            ),
         ],
     )
     def test_values_are_bound_as_a_compiler_binds_them(
@@ -397,7 +417,10 @@ class TestTask:
         [
             ("int x;", "there is no kernel"),
             (SAXPY + SAXPY.replace("saxpy", "other"), "2 kernels: choose one of saxpy, other with --entry"),
-            ("template <int N> " + SAXPY, "is a template over the value N: say which one you launch, with -D N=VALUE"),
+            (
+                "template <int N> " + SAXPY.replace("a *", "a.b * N *"),
+                "and nothing says the value of N: give the one that you launch with -D NAME=VALUE",
+            ),
             ("#include <torch/extension.h>\n" + SAXPY.replace("a *", "at::f(a) *"), "undeclared names: at (my.cu:5)"),
             ("template <typename... T> __global__ void k(float* x, T... rest) {}", "any number of parameters"),
             (SAXPY.replace("float* y", "float** y"), "is a pointer to pointers: join the arrays into one, `float* y`"),
