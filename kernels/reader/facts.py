@@ -200,6 +200,11 @@ def read_facts(unit: Unit, entry: Entry, doubts: Sequence[str] = ()) -> Facts:
         bound = ", ".join(f"{name} = {value}" for name, value in entry.values.items())
         others = " and ".join(f"<{one}>" for one in entry.others)
         facts.ask("launch", f"whether {bound} is meant: the source launches {others} too")
+    if entry.alike:
+        lines = " and ".join(entry.alike)
+        facts.ask(
+            "source", f"whether the first {entry.name} is meant: --entry {entry.name}:LINE drafts that of line {lines}"
+        )
     for name in entry.guessed:
         facts.ask("source", f"whether {name} = {entry.values[name]} in it is meant, of which the source says nothing")
     search.conclude()
@@ -224,7 +229,7 @@ class _Search:
         self.unit, self.entry, self.facts = unit, entry, facts
         self.lowering = Lowering(unit)
         self.kernel = self.lowering.symbol(entry.function)
-        self.whole = [one.name for one in facts.parameters if one.whole]
+        self.whole = [one.name for one in facts.parameters if one.whole and one.name]
         self.cells = {
             one.name: (DTYPES[one.dtype].size, one.lanes)
             for one in facts.parameters

@@ -12,7 +12,7 @@ import itertools
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,7 @@ class Entry:
     """The kernel. declared: its definition, a template or not; function: with all template parameters bound; values,
     types: the template's parameters with the text that each is bound to, types None where the task chooses; others:
     further values with which the source launches it; launched: types with which it does; guessed: of the values those
-    of which the source says nothing."""
+    of which the source says nothing; alike: lines of further kernels of the name."""
 
     name: str
     declared: Any
@@ -81,6 +81,7 @@ class Entry:
     others: tuple[str, ...] = ()
     launched: Mapping[str, str] = field(default_factory=dict)
     guessed: tuple[str, ...] = ()
+    alike: tuple[str, ...] = ()
 
 
 def kind(cursor: Any) -> str:
@@ -219,7 +220,7 @@ class Unit:
     def _folder_above(self, header: str) -> Path | None:
         """The folder of the project that has a header of this name, as its build gives it with -I."""
         where = Path(self.where).resolve()
-        for folder in where.parents[1 : 1 + MAX_ABOVE] if where.is_file() else ():
+        for folder in where.parents[: 1 + MAX_ABOVE] if where.is_file() else ():
             for place in (folder, folder / "include", folder / "includes"):
                 if (place / header).is_file():
                     return place
@@ -312,16 +313,12 @@ class Unit:
         if any(kind(one) == "FUNCTION_TEMPLATE" for one in chosen):
             # Of a template and its specialisations, the values choose.
             chosen = [one for one in chosen if library().clang_getSpecializedCursorTemplate(one) is None]
-        lines = [str(one.location.line) for one in chosen]
-        if len(chosen) > 1 and at not in lines:
-            raise SourceError(
-                f"{self.where}: there are {len(chosen)} kernels '{name}', in the lines {', '.join(lines)}: choose one "
-                f"with {option} {name}:{lines[0]}."
-            )
         chosen = [one for one in chosen if str(one.location.line) == at] or chosen
+        alike = tuple(str(one.location.line) for one in chosen[1:])
         if kind(chosen[0]) != "FUNCTION_TEMPLATE":
-            return Entry(name, chosen[0], chosen[0])
-        return self._bound(chosen[0], [one.strip() for one in split(bound.strip().removesuffix(">"))] if bound else [])
+            return Entry(name, chosen[0], chosen[0], alike=alike)
+        made = self._bound(chosen[0], [one.strip() for one in split(bound.strip().removesuffix(">"))] if bound else [])
+        return replace(made, alike=alike)
 
     def _bound(self, template: Any, given: list[str]) -> Entry:
         instances = self._launched(template)

@@ -275,6 +275,8 @@ def sliced(unit: Unit, entry: Entry) -> Slice:
         headers += [one for one in accepted if one not in headers]
         unknown = [one for one in unknown if not accepted or one.name not in _NAMESPACES]
     head = [*(f"#include <{one}>" for one in headers), *reached.builtin.values()]
+    if unit.language == "opencl" and re.search(r"\bhalf\d*\b", body):
+        head.insert(0, "#pragma OPENCL EXTENSION cl_khr_fp16 : enable")
     if unit.language == "cuda":
         body = _STD.sub("cuda::std::", body)
         for old, new in _RENAMED.items():

@@ -30,7 +30,7 @@ def with_members(unit: Unit, entry: Entry) -> str | None:
     generic = [one for one in entry.declared.get_children() if kind(one) == "PARM_DECL"]
     for at, (one, written) in enumerate(zip(entry.function.get_arguments(), generic, strict=True)):
         type_ = one.type.get_canonical()
-        if type_.kind.name != "RECORD" or task_type(type_):
+        if type_.kind.name not in ("RECORD", "EXTVECTOR") or task_type(type_):
             continue
         start, end = written.extent.start, written.extent.end.offset
         try:
@@ -69,6 +69,11 @@ def _flat(
     """Parameters for the members of a structure called `name`, with their paths in it behind `path`, and the
     initialiser that makes it of them. casts: types of pointers to void. Raises `_Unsuitable`."""
     parameters, values = dict[str, str](), list[str]()
+    if record.kind.name == "EXTVECTOR":
+        names = [f"{name}_{'xyzw'[at] if record.element_count <= 4 else at}" for at in range(record.element_count)]
+        element = record.element_type.spelling
+        made = f"({element.replace('unsigned ', 'u')}{len(names)})({', '.join(names)})"
+        return {f"{element} {one}": "" for one in names}, made
     declaration = record.get_declaration()
     if any(kind(one) in ("CXX_BASE_SPECIFIER", "CONSTRUCTOR") for one in declaration.get_children()):
         raise _Unsuitable
@@ -78,7 +83,7 @@ def _flat(
         if member.spelling not in used:
             in_c = "{0}" if type_.kind.name in ("RECORD", "CONSTANTARRAY") else "0"
             values.append("{}" if language == "cuda" else in_c)
-        elif type_.kind.name == "RECORD" and not task_type(type_):
+        elif type_.kind.name in ("RECORD", "EXTVECTOR") and not task_type(type_):
             inner, value = _flat(type_, called, at, used, casts, language)
             parameters |= inner
             values.append(value)

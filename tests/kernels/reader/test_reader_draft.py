@@ -427,7 +427,11 @@ class TestTask:
             (SAXPY.replace("float* in", "float (*in)[4]"), "declare it as `const float* in`, and for in[i][j] write"),
             (SAXPY.replace("int n", "const int& n"), "is a reference: declare it by value, as `int n`"),
             (SAXPY.replace("float a", "float (*a)(float)").replace("a *", "a(1) *"), "is a pointer to a function"),
-            ("__kernel void saxpy(__global float* y, float3 a) { y[0] = a.x; }", "(float a_x, float a_y, float a_z)"),
+            ("#define T {{T}}\n" + SAXPY, "a program fills in {{T}} before this file is a source"),
+            (
+                "#include <cv.h>\n" + SAXPY.replace("float* y", "Mat y"),
+                "my.cu: it uses undeclared names: Mat (my.cu:3)",
+            ),
             ("struct Two { int p, q[99]; };" + SAXPY.replace("float a", "Two a").replace("a *", "a.q[1] *"), "(p, q)"),
             (
                 "struct Two { int p; float q; };" + SAXPY.replace("float* y", "Two* y").replace("y[i]", "y[i].p"),
@@ -441,7 +445,6 @@ class TestTask:
                 "namespace glm { template <class T> struct V; }" + SAXPY.replace("float* y", "glm::V<float>* y"),
                 "whose members are not known",
             ),
-            (SAXPY.replace("int n", "int lambda").replace("< n", "< lambda"), "reserved name"),
         ],
     )
     def test_what_cannot_be_drafted_is_said_with_the_remedy(self, code: str, message: str) -> None:
@@ -543,3 +546,17 @@ class TestOpenCL:
         assert "__local float a[256];" in source and "__local int b[512];" in source
         assert 'grid = ["ceil_div(n, 256)"], block = [256]' in task
         assert re.search(r"k\(__global float\* y, int n\)", source) and '"a"' not in task
+
+    def test_parameters_of_vectors_and_with_reserved_names_are_changed(self) -> None:
+        code = "__kernel void k(__global half* y, int3 from, int ceil) {\n"
+        code += "    int i = get_global_id(0);\n    if (i < ceil) y[i] = from.x + from.s2;\n}"
+        drafted = draft(code, None, "my.cl").files
+        assert 'shape = ["ceil_"]' in drafted["task.toml"] and "cl_khr_fp16 : enable" in drafted["baseline.cl"]
+        assert (
+            "int from_x, int from_y, int from_z, int ceil_) { int3 from = (int3)(from_x, from_y, from_z);"
+            in (drafted["baseline.cl"])
+        )
+
+    def test_sizes_leave_no_empty_grid(self) -> None:
+        code = "void f(float* x, int n) { k<<<n / 6, 64>>>(x, x, n); }"
+        assert "sizes = { n = 8 }" in files(PLAIN + code, None)["task.toml"]
