@@ -221,11 +221,11 @@ def _size(value: str, least: int) -> str:
 
 
 def _least(facts: Facts) -> int:
-    """The least power of two that as the value of each size leaves no grid, block or array without an element."""
+    """The least power of two that all sizes may have, and that leaves no grid, block or array without an element."""
     dims = [one for dims in (facts.grid, facts.block, *facts.shapes.values()) for one in dims]
     for value in (2**power for power in range(11)):
         sizes = dict.fromkeys(facts.sizes, value)
-        if all(parse(one).names - sizes.keys() or parse(one).integer(sizes) > 0 for one in dims):
+        if all(parse(one).names - sizes.keys() or parse(one).evaluate(sizes) > 0 for one in (*dims, *facts.requires)):
             return int(value)
     return 1
 

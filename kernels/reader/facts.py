@@ -398,12 +398,13 @@ class _Search:
         self.left = BUDGET
         first = self._shaped(self.sets, large=True) or self._shaped(self._sets(_LEAST))
         self.sets = self.used or self.sets
-        if first is None or None in first[1].values():
-            unit = self._unit()
+        # Two sizes that are multiples of 16 make a product that is one of 256.
+        for unit in (self._unit(), 16) if first is None or None in first[1].values() else ():
             aligned, used = self._shaped(self._sets(_SMALL, unit)), self.used
             if aligned is not None and _open(aligned[1]) < (99 if first is None else _open(first[1])):
                 first, self.sets = aligned, used
                 self._require(unit, *aligned)
+                break
         runs, shapes = first if first is not None else ([], {})
         needed = {
             name

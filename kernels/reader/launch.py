@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from tunesmith.kernels.reader.parse import Entry, Unit, body, constant, kind, walk
+from tunesmith.kernels.reader.parse import Entry, Unit, body, constant, kind, split, walk
 from tunesmith.kernels.reader.syntax import NOTHING, Lowering, Node, Symbol
 from tunesmith.kernels.spec.expression import FUNCTIONS as TASK_FUNCTIONS
 from tunesmith.kernels.spec.expression import ExpressionError, parse
@@ -104,7 +104,7 @@ class _Host:
 
     def __init__(self, function: Any, entry: Entry, given: list[Node], lowering: Lowering) -> None:
         self.sizes: list[str] = []
-        self._lowering = lowering
+        self._lowering, self._entry = lowering, entry
         self._set: dict[Symbol, list[Node]] = {}
         self._axes: dict[tuple[Symbol, str], list[Node]] = {}
         self._own: dict[tuple[Symbol, str], str] = {}
@@ -207,10 +207,9 @@ class _Host:
         if symbol in names:
             return self.text(names[symbol], depth + 1)
         declared = node.cursor.referenced
-        if declared is not None and kind(declared) == "TEMPLATE_NON_TYPE_PARAMETER":
-            value = self._lowering.unit.bound_to(symbol.name, node.cursor.location.offset)[0]
-            if value.isdigit():
-                return value
+        of_template = declared is not None and kind(declared) == "TEMPLATE_NON_TYPE_PARAMETER"
+        if of_template and (value := self._bound(symbol.name, node.cursor.location.offset)).isdigit():
+            return value
         made, given = self._set.get(symbol), symbol.what == "parameter"
         if made is None and not given:
             made = self._outside(node)
@@ -230,6 +229,17 @@ class _Host:
                 self.sizes.append(name)
             return name
         return None
+
+    def _bound(self, name: str, at: int) -> str:
+        """The value of a parameter of the host's template: of the kernel's that a launch binds to it, else by the
+        instances of the host's function."""
+        unit, entry = self._lowering.unit, self._entry
+        of_kernel = [one.spelling for one in entry.declared.get_children() if kind(one).startswith("TEMPLATE_")]
+        for given in re.findall(rf"\b{entry.name}\s*<([^;{{}}()]*?)>\s*<<<", unit.code):
+            passed = dict(zip(split(given), of_kernel, strict=False))
+            if name in passed:
+                return entry.values.get(passed[name], "")
+        return unit.bound_to(name, at)[0]
 
     def _called(self, node: Node, depth: int, names: Mapping[Symbol, Node]) -> str | None:
         given, symbol = [one for one in node.kids[1:] if _unwrapped(one).type.what != "void"], node.symbol

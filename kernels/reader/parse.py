@@ -45,7 +45,7 @@ _SPACED_LAUNCH = re.compile(r"<<[ \t]+<([^;]*?)>>[ \t]+>(?=\s*\()")
 MARK = "/*launch*/; "
 """What stands between a launch and the call in front of it, see `_marked`."""
 _LAUNCH = re.compile(
-    rf"(?<!{re.escape(MARK)})\b((?:\w+::)*(\w+)\s*(?:<(?:[^;<>{{}}]|<[^;<>{{}}]*>)*>\s*)?<<<([^;{{}}#]*?)>>>\s*\(([^;{{}}#]*)\)\s*;)"
+    rf"(?<!{re.escape(MARK)})\b((?:\w+::)*(\w+)\s*(?:<(?:[^;<>{{}}]|<[^;<>{{}}]*>)*>\s*)?<<<([^;{{}}#\\]*?)>>>\s*\(([^;{{}}#\\]*)\)\s*;)"
 )
 _NO_CLASS = re.compile(r"type '(?:float|int)' is not a (?:function|structure)")
 """A type of the template is a class of the host's choice."""

@@ -42,7 +42,7 @@ def with_members(unit: Unit, entry: Entry) -> str | None:
         if {one.rpartition(" ")[2] for one in parameters} & {*names}:
             return None
         edits.append((start.offset, end, ", ".join(parameters)))
-        made.append(f" {written.type.spelling} {one.spelling} = {value};")
+        made.append(f" {written.type.spelling.removeprefix('__private ')} {one.spelling} = {value};")
         spread[at] = [*parameters.values()]
     begin = body(entry.declared)
     if not edits or begin is None:

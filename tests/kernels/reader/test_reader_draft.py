@@ -554,7 +554,7 @@ class TestOpenCL:
         assert 'shape = ["ceil_"]' in drafted["task.toml"] and "cl_khr_fp16 : enable" in drafted["baseline.cl"]
         assert (
             "int from_x, int from_y, int from_z, int ceil_) { int3 from = (int3)(from_x, from_y, from_z);"
-            in (drafted["baseline.cl"])
+            in drafted["baseline.cl"]
         )
 
     def test_sizes_leave_no_empty_grid(self) -> None:
