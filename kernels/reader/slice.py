@@ -74,6 +74,7 @@ class _Reached:
         for of_file in self._places.values():
             of_file.sort(key=lambda one: (one.start, -one.end))
         self._seen: set[int] = set()
+        self._special: list[Any] = []
         self.add(entry.declared)
         head = set(_WORD.findall(unit.written(entry.declared).partition("{")[0]))
         for cursor in unit.declarations():
@@ -81,6 +82,10 @@ class _Reached:
             if kind(cursor) == "VAR_DECL" and cursor.spelling in head:
                 self.add(cursor)
         self._follow(entry.function)
+        while ready := [one for one in self._special if self._is_needed(one)]:
+            self._special = [one for one in self._special if one not in ready]
+            for one in ready:
+                self.add(one)
         self._add_macros()
 
     def add(self, cursor: Any) -> None:
@@ -109,7 +114,12 @@ class _Reached:
         for one in self.unit.declarations():
             general = library().clang_getSpecializedCursorTemplate(one)
             if general is not None and general.canonical == template.canonical:
-                self.add(one)
+                self._special.append(one)
+
+    def _is_needed(self, specialisation: Any) -> bool:
+        """Whether all types of the author that a specialisation is for are used."""
+        named = [one.referenced for one in specialisation.get_children() if kind(one) == "TYPE_REF"]
+        return all(not self.unit.own(one) or self.keeps(one.location.file.name, one.location.offset) for one in named)
 
     def _at(self, file: str, offset: int) -> _Declared | None:
         of_file = self._places.get(file, [])
@@ -366,8 +376,9 @@ def _kernel(reached: _Reached, kernel: _Declared, types: dict[str, str]) -> str:
     head = re.sub(r"\b(?:static|inline)\b\s*|\bextern\s*\"C\"\s*", "", head)
     head = re.sub(rf"\b({entry.name})\s*<[^()]*>(?=\s*\()", r"\1", head)
     text = f'extern "C" {head}{brace}{inside}'
-    named = "::".join(one for one in kernel.scope if one)
-    before = [f"namespace {named} {{}}\nusing namespace {named};"] if named else []
+    named = [one for one in kernel.scope if one]
+    scopes = ["::".join(named[: at + 1]) for at in range(len(named))]
+    before = [f"namespace {one} {{}}\nusing namespace {one};" for one in scopes]
     for parameter in entry.declared.get_children():
         name = parameter.spelling
         if name in entry.values and entry.values[name] != name:
@@ -386,10 +397,10 @@ def _usings(reached: _Reached) -> Iterator[tuple[str, int, str]]:
     used |= {"nvcuda", "nvcuda::wmma"} if "mma.h" in reached.sections else set()
     used |= {one.name for one in reached.unit.unknown.values()}
     for one in reached.unit.declarations():
-        if kind(one) == "USING_DIRECTIVE" and not _scope(one):
+        if kind(one) == "USING_DIRECTIVE":
             text = reached.unit.written(one)
             if text.split()[-1].removeprefix("::") in used:
-                yield one.extent.start.file.name, one.extent.start.offset, f"{text};"
+                yield one.extent.start.file.name, one.extent.start.offset, _scoped(f"{text};", _scope(one))
 
 
 def listed(unknown: Sequence[Unknown]) -> str:
