@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tunesmith.kernels.build.guard import HEADERS, STANDARD, refuse_text
 from tunesmith.kernels.reader.facts import Facts, Parameter, parameters_of, product, read_facts, scalar_value
-from tunesmith.kernels.reader.parse import SourceError, Unit
+from tunesmith.kernels.reader.parse import SourceError, Unit, conditions
 from tunesmith.kernels.reader.signature import refused
 from tunesmith.kernels.reader.slice import Slice, listed, sliced
 from tunesmith.kernels.reader.structures import with_members
@@ -24,6 +24,7 @@ from tunesmith.kernels.spec.taskfile import MARK
 from tunesmith.kernels.spec.template import BACKENDS, BackendName
 
 _RAW_STRING = re.compile(r'R"(\w*)\((.*?)\)\1"', re.DOTALL)
+_CONDITION = re.compile(r"#if(?:def)?\s*(?:defined)?[\s(]*([A-Za-z_]\w*)[\s)]*(?:/[/*].*)?")
 _BEHIND_ELEMENT = r"\bconst\b\s*|\s*\*.*|\s*\b\w+\s*\[.*"
 KNOWN = HEADERS | STANDARD.keys()
 """Headers that need not be found."""
@@ -94,6 +95,12 @@ def read_kernel(
             f"{place}: a program fills in {hole[0]} before this file is a source: give the text that it makes of it."
         )
     unit = Unit(code, Path(place), backend, folders, defines)
+    name = re.split(r"[<:]", entry.rpartition("::")[2])[0] if entry else ""
+    if name not in {one.spelling for one in unit.kernels()}:
+        # A macro that the kernel needs to be there at all is defined.
+        plain = (_CONDITION.fullmatch(one) for one in conditions(code, name))
+        defines = {**{one[1]: "1" for one in plain if one is not None}, **(defines or {})}
+        unit = Unit(code, Path(place), backend, folders, defines)
     found = unit.entry(entry, option)
     if (flat := with_members(unit, found)) is not None:
         unit = Unit(flat, Path(place), backend, folders, defines)

@@ -556,7 +556,8 @@ class _Search:
             facts.ask(name, f"the shape of {name}, whose indices depend on scalars that are not sizes")
 
     def _role(self, one: Parameter, arrays: Sequence[Array], shape: tuple[str, ...] | None, stopped: bool) -> Role:
-        if one.kind.const or not (stopped or any(at.written or at.lost for at in arrays)):
+        kept = any(at.read for at in arrays) and not any(at.written or at.lost for at in arrays)
+        if one.kind.const or (kept and not stopped):
             return "in"
         if stopped or shape is None or any(at.lost or at.early or at.open for at in arrays):
             return "inout"

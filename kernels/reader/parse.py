@@ -293,14 +293,23 @@ class Unit:
         """The kernel that `wanted` names, as `k` or as `k<256, float>`, or the only one. Raises `SourceError`."""
         found = self.kernels()
         names = list(dict.fromkeys(one.spelling for one in found))
-        marks = "`__global__ void NAME(...)`" if self.language == "cuda" else "`__kernel void NAME(...)`"
-        if not names:
-            raise SourceError(
-                f"{self.where}: there is no kernel, a function {marks} with its body; if a macro makes it, "
-                "write that out; if a condition of the preprocessor leaves it out, give the macro with -D."
-            )
         name, _, bound = (wanted or "").partition("<")
         name, _, at = name.strip().split("::")[-1].partition(":")
+        behind = [one for one in conditions(self.code, name) if not self.defines.keys() & {*re.findall(r"\w+", one)}]
+        if name not in names and behind:
+            left_out = f"the preprocessor leaves {name} out at `{'` and `'.join(behind)}`"
+            raise SourceError(f"{self.where}: {left_out}: give the macros of your build with -D.")
+        if self.language == "opencl" and (head := re.search(r"\btemplate\s*<[^<>]*>(?=\s*(?:__)?kernel\b)", self.code)):
+            raise SourceError(f"{self.where}: `{head[0]}` is C++, not OpenCL C: write the kernel out for one type.")
+        marks = "`__global__ void NAME(...)`" if self.language == "cuda" else "`__kernel void NAME(...)`"
+        places = {self.code[: one.start()].count("\n") + 1 for one in re.finditer(rf"\b{name or 0}\s*\(", self.code)}
+        for one in self.diagnostics if name not in names else ():
+            if one.location.line in places and str(one.location.file) == self.where:
+                line = f"line {one.location.line}, with {name}, is not understood ({one.spelling})"
+                raise SourceError(f"{self.where}: {line}: give the macros that your build gives with -D.")
+        if not names:
+            remedy = "if a macro makes it, write that out"
+            raise SourceError(f"{self.where}: there is no kernel, a function {marks} with its body; {remedy}.")
         if not name:
             if len(names) > 1:
                 raise SourceError(
@@ -317,8 +326,8 @@ class Unit:
         alike = tuple(str(one.location.line) for one in chosen[1:])
         if kind(chosen[0]) != "FUNCTION_TEMPLATE":
             return Entry(name, chosen[0], chosen[0], alike=alike)
-        made = self._bound(chosen[0], [one.strip() for one in split(bound.strip().removesuffix(">"))] if bound else [])
-        return replace(made, alike=alike)
+        given = [one.strip() for one in split(bound.strip().removesuffix(">"))] if bound else []
+        return replace(self._bound(chosen[0], given), alike=alike)
 
     def _bound(self, template: Any, given: list[str]) -> Entry:
         instances = self._launched(template)
@@ -353,7 +362,7 @@ class Unit:
             return Entry(template.spelling, declared, made, values, types, others, named, guessed)
         why = next((f": {one.spelling}" for one in reversed(self.diagnostics)), "")
         why = next((f": {one}" for one in faults if _NO_CLASS.search(one)), why)
-        if missing := [one.name for one in self.unknown.values() if _within(template, one.file, one.offset)]:
+        if missing := [one.name for one in self.unknown.values() if within(template, one.file, one.offset)]:
             used = ", ".join(dict.fromkeys(missing))
             why = f", as it uses undeclared names: {used}; name with -I the folders of its headers"
         if guessed:
@@ -396,7 +405,7 @@ class Unit:
         instance = f"{'::'.join(scope)}<{', '.join(arguments)}>"
         found = self.parse(f"auto tunesmith_entry = &{instance};")
         places = [(one.spelling, one.location.file, one.location.offset) for one in found]
-        faults = [why for why, file, at in places if file is not None and _within(template, file.name, at)]
+        faults = [why for why, file, at in places if file is not None and within(template, file.name, at)]
         return faults or ([] if self._instance(template) is not None else [instance])
 
     def _instance(self, template: Any) -> Any | None:
@@ -457,6 +466,21 @@ class Unit:
         return data[cursor.extent.start.offset : cursor.extent.end.offset].decode(errors="replace")
 
 
+def conditions(code: str, name: str) -> list[str]:
+    """The conditions of the preprocessor that leave the definition of a function out, as the source has them."""
+    found, around = re.search(rf"\b{name}\s*\([^;{{}}]*\)\s*\{{", code), list[str]()
+    above = code[: found.start()] if found is not None and name else ""
+    for word, rest in re.findall(r"(?m)^[ \t]*#[ \t]*(if\w*|el\w*|endif)\b[ \t]*(.*)", above):
+        if not word.startswith("if"):
+            before = around.pop() if around else ""
+            word, rest = (word, f"of {before}") if word == "else" else (word, rest)
+            word, rest = ("ifdef", before[8:]) if rest.startswith("of #ifndef ") else (word, rest)
+        if word != "endif":
+            around.append(f"#{word} {rest}".strip())
+    defined = {*re.findall(r"#[ \t]*define[ \t]+(\w+)", code)}
+    return [one for one in around if bool(defined & {*re.findall(r"\w+", one)}) == one.startswith("#else")]
+
+
 def _marked(launch: re.Match[str]) -> str:
     """A launch behind a call with its name, grid, block, bytes and arguments, which is understood even where the launch
     is not, as for a type of a header that is not here. Arguments that are no names are 0."""
@@ -476,7 +500,7 @@ def _typical(parameter: Any) -> str:
     return "256" if threads is not None else "4"
 
 
-def _within(cursor: Any, file: str, offset: int) -> bool:
+def within(cursor: Any, file: str, offset: int) -> bool:
     first, last = cursor.extent.start, cursor.extent.end
     return bool(first.file.name == file and first.offset <= offset < last.offset)
 

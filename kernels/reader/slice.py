@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tunesmith.kernels.build.guard import HEADER_FOLDERS, HEADERS
-from tunesmith.kernels.reader.parse import BUILTINS, FUNCTIONS, Entry, Unit, Unknown, kind, library, walk
+from tunesmith.kernels.reader.parse import BUILTINS, FUNCTIONS, Entry, Unit, Unknown, kind, library, walk, within
 
 MAX_LISTED = 12
 """Names in a sentence."""
@@ -139,7 +139,9 @@ class _Reached:
                     for at in range(library().clang_getNumOverloadedDecls(one))
                 )
                 for overload in overloads:
-                    if self.unit.own(overload):
+                    # Where a name is undeclared, the call in the instance tells whether it is this one.
+                    unknown = any(within(overload, one.file, one.offset) for one in self.unit.unknown.values())
+                    if self.unit.own(overload) and not unknown:
                         self.add(overload)
             target = one.referenced
             if target is not None and target != one:

@@ -453,6 +453,28 @@ class TestTask:
         assert message in str(caught.value) and str(caught.value).startswith("my.cu")
 
     @pytest.mark.parametrize(
+        ("code", "message"),
+        [
+            (
+                "#define A\n#ifdef A\n#else\n" + SAXPY + "#endif\n",
+                "leaves saxpy out at `#else of #ifdef A`: give the mac",
+            ),
+            ("__kernel void saxpy(OF(float) y) { y[0] = 1; }", "line 1, with saxpy, is not understood (expected"),
+            ("template <class T>\n__kernel void saxpy(__global T* y) { *y = 1; }", "`template <class T>` is C++, not"),
+        ],
+    )
+    def test_why_a_kernel_of_this_name_cannot_be_seen_is_said(self, code: str, message: str) -> None:
+        with pytest.raises(SourceError) as caught:
+            draft(code, "saxpy", "my.cu")
+        assert message in str(caught.value)
+
+    @pytest.mark.parametrize(
+        "condition", ["if defined(GPU) // of the build", "ifdef GPU", "if GPU", "ifndef GPU\n#else"]
+    )
+    def test_a_macro_without_which_there_is_no_such_kernel_is_defined(self, condition: str) -> None:
+        assert 'role = "in"' in line(f"#{condition}\n{PLAIN}\n#endif\n", "x", "k")
+
+    @pytest.mark.parametrize(
         ("kind", "dtype"),
         [
             ("unsigned long long const", "uint64"),
