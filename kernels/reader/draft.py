@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tunesmith.kernels.build.guard import HEADERS, STANDARD, refuse_text
 from tunesmith.kernels.reader.facts import Facts, Parameter, parameters_of, product, read_facts, scalar_value
-from tunesmith.kernels.reader.parse import SourceError, Unit, conditions
+from tunesmith.kernels.reader.parse import SourceError, Unit, conditions, typical
 from tunesmith.kernels.reader.signature import refused
 from tunesmith.kernels.reader.slice import Slice, listed, sliced
 from tunesmith.kernels.reader.structures import with_members
@@ -112,13 +112,21 @@ def read_kernel(
         unit = Unit(code, Path(place), backend, folders, defines)
         found = unit.entry(entry, option)
     part = sliced(unit, found)
+    guesses = {one.name: typical(one.name) for one in part.unknown if one.name.isupper() and one.value}
+    if guesses and not unit.missing.keys() - KNOWN:
+        whole_unit = Unit(unit.code, Path(place), backend, folders, {**guesses, **(defines or {})})
+        whole_entry = whole_unit.entry(entry, option)
+        guessed = sliced(whole_unit, whole_entry)
+        if not guessed.unknown:
+            unit, part, found = whole_unit, guessed, replace(whole_entry, guessed={**whole_entry.guessed, **guesses})
     facts = read_facts(unit, found, part.doubts)
     undeclared = {one.name for one in part.unknown}
     known = [one for one in facts.parameters if not undeclared & {*re.findall(r"\w+", one.cursor.type.spelling)}]
     obstacles = [f"the parameter {one.name} of {found.name} {why}" for one in known if (why := refused(one))]
     if part.unknown:
         missing = ", ".join(one for one in unit.missing if one not in KNOWN)
-        remedy = f"name with -I the folders of headers that were not found ({missing}), or" if missing else "give"
+        headers = f"name with -I the folders of headers that were not found ({missing}), or"
+        remedy = headers if missing else "declare them in it, or give"
         obstacles.append(f"it uses undeclared names: {listed(part.unknown)}; {remedy} macros with -D")
     text = _with_local_memory(part.text, found.name, facts) if any(one.local for one in facts.parameters) else part.text
     objection = refuse_text(text, backend)

@@ -205,8 +205,8 @@ def read_facts(unit: Unit, entry: Entry, doubts: Sequence[str] = ()) -> Facts:
         facts.ask(
             "source", f"whether the first {entry.name} is meant: --entry {entry.name}:LINE drafts that of line {lines}"
         )
-    for name in entry.guessed:
-        facts.ask("source", f"whether {name} = {entry.values[name]} in it is meant, of which the source says nothing")
+    for name, value in entry.guessed.items():
+        facts.ask("source", f"whether {name} = {value} in it is meant, of which the source says nothing")
     search.conclude()
     if known and known[0].shared not in (None, "0"):
         given = _put(str(known[0].shared), search.in_block)
@@ -290,6 +290,7 @@ class _Search:
         self.sets = self._sets(_TINY)
         used = self._run(self.sets[0], (2, 2, 2), (4, 2, 2)).used
         threads, grid_axes = (sorted(axis for what, axis in used if what == of) for of in ("thread", "block"))
+        self.sets = self._sets(_SMALL) if len(grid_axes) > 2 else self.sets
         given = [one.block for one in found if all(text and text.isdigit() for text in one.block)]
         fixed = _declared_block(self.unit, self.entry) or tuple(int(one or 1) for one in (given[0] if given else ()))
         blocks = [fixed] if fixed else [_placed(one, threads) for one in BLOCKS[len(threads)]]

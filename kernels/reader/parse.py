@@ -58,20 +58,21 @@ class SourceError(TunesmithError):
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """An undeclared name, and its place."""
+    """An undeclared name, and its place. value: whether it stands for a value, and for no function or type."""
 
     name: str
     file: str
     line: int
     offset: int
+    value: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """The kernel. declared: its definition, a template or not; function: with all template parameters bound; values,
     types: the template's parameters with the text that each is bound to, types None where the task chooses; others:
-    further values with which the source launches it; launched: types with which it does; guessed: of the values those
-    of which the source says nothing; alike: lines of further kernels of the name."""
+    further values with which the source launches it; launched: types with which it does; guessed: values of which
+    the source says nothing, of macros too; alike: lines of further kernels of the name."""
 
     name: str
     declared: Any
@@ -80,7 +81,7 @@ class Entry:
     types: Mapping[str, str | None] = field(default_factory=dict)
     others: tuple[str, ...] = ()
     launched: Mapping[str, str] = field(default_factory=dict)
-    guessed: tuple[str, ...] = ()
+    guessed: Mapping[str, str] = field(default_factory=dict)
     alike: tuple[str, ...] = ()
 
 
@@ -213,7 +214,9 @@ class Unit:
             elif (found := _UNKNOWN.match(one.spelling)) is not None and file:
                 at = one.location.offset
                 if not file.startswith(_EMPTY) and at < len(self.text(file)):
-                    self.unknown.setdefault((file, at), Unknown(found[1], file, one.location.line, at))
+                    called = self.text(file)[at + len(found[1]) :].lstrip().startswith(b"(")
+                    value = "undeclared identifier" in one.spelling and not called
+                    self.unknown.setdefault((file, at), Unknown(found[1], file, one.location.line, at, value))
                 self._stubs.setdefault(f"{found[2] or ''}::{found[1]}", self._stub(file, at, found[1], found[2] or ""))
         return len(self.missing) + len(self._stubs) + len(self.folders) > before
 
@@ -374,7 +377,7 @@ class Unit:
 
     def _values(
         self, template: Any, parameters: Sequence[Any], given: Sequence[str], launched: Sequence[str]
-    ) -> tuple[dict[str, str], dict[str, str | None], list[str], tuple[str, ...]]:
+    ) -> tuple[dict[str, str], dict[str, str | None], list[str], dict[str, str]]:
         """The values and types of a template's parameters, all of them in order, and of which values nothing is known:
         as given, else as the source launches it, else the default; a float where nothing binds a type."""
         values, types, order, guessed = dict[str, str](), dict[str, str | None](), list[str](), list[str]()
@@ -391,14 +394,14 @@ class Unit:
                 types[name] = chosen
                 order.append(chosen or found or "float")
                 continue
-            if found and one.type.get_canonical().kind.name == "ENUM":
-                found = f"({one.type.spelling}){found}"
             values[name] = chosen or found or written.partition("=")[2].strip()
             if not values[name]:
                 guessed.append(name)
-                values[name] = _typical(one)
+                values[name] = typical(name, one.type.get_canonical().kind.name)
+            if not chosen and re.fullmatch(r"-?\d+", values[name]) and one.type.get_canonical().kind.name == "ENUM":
+                values[name] = f"({one.type.spelling}){values[name]}"
             order.append(values[name])
-        return values, types, order, tuple(guessed)
+        return values, types, order, {name: values[name] for name in guessed}
 
     def _faults(self, template: Any, arguments: Sequence[str], scope: Sequence[str]) -> list[str]:
         """Parses again, with the instance of a template named behind the source: what clang has against it."""
@@ -491,13 +494,11 @@ def _marked(launch: re.Match[str]) -> str:
     return f'{{ tunesmith_launch("{launch[2]}", {", ".join([*dims, *passed])}){MARK}{launch[1]} }}'
 
 
-def _typical(parameter: Any) -> str:
-    """A value for the parameter of a template that nothing binds."""
-    type_ = parameter.type.get_canonical().kind.name
+def typical(name: str, type_: str = "INT") -> str:
+    """A value for a constant of the build, or for a parameter of a template that nothing binds."""
     if type_ in ("BOOL", "ENUM"):
-        return "false" if type_ == "BOOL" else f"({parameter.type.spelling})0"
-    threads = re.search("(?i)thread|block|cta(?!.*warp)", parameter.spelling)
-    return "256" if threads is not None else "4"
+        return "false" if type_ == "BOOL" else "0"
+    return "256" if re.search("(?i)thread|block|group|cta", name) else "4"
 
 
 def within(cursor: Any, file: str, offset: int) -> bool:

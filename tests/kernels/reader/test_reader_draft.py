@@ -459,7 +459,7 @@ class TestTask:
                 "#define A\n#ifdef A\n#else\n" + SAXPY + "#endif\n",
                 "leaves saxpy out at `#else of #ifdef A`: give the mac",
             ),
-            ("__kernel void saxpy(OF(float) y) { y[0] = 1; }", "line 1, with saxpy, is not understood (expected"),
+            ("__kernel void saxpy(__global float* y) MORE { y[0] = 1; }", "line 1, with saxpy, is not understood"),
             ("template <class T>\n__kernel void saxpy(__global T* y) { *y = 1; }", "`template <class T>` is C++, not"),
         ],
     )
@@ -582,3 +582,21 @@ class TestOpenCL:
     def test_sizes_leave_no_empty_grid(self) -> None:
         code = "void f(float* x, int n) { k<<<n / 6, 64>>>(x, x, n); }"
         assert "sizes = { n = 8 }" in files(PLAIN + code, None)["task.toml"]
+
+    def test_a_macro_that_the_build_gives_is_guessed_and_asked_about(self) -> None:
+        code = "__kernel void k(__global float* y) { __local float a[GROUP]; a[get_local_id(0)] = SCALE;\n"
+        code += "barrier(CLK_LOCAL_MEM_FENCE); y[get_global_id(0)] = a[get_local_id(0)]; }"
+        drafted = draft(code, None, "my.cl").files
+        assert "#define GROUP 256" in drafted["baseline.cl"] and "#define SCALE 4" in drafted["baseline.cl"]
+        assert "# FILL: whether GROUP = 256 in it is meant" in drafted["task.toml"]
+
+    def test_a_volume_has_the_shape_that_its_guard_gives(self) -> None:
+        code = "__kernel void k(__global const uchar* x, __global uchar* y, uint h, uint w, uint c) {\n"
+        code += "    int i = get_global_id(0), j = get_global_id(1), k = get_global_id(2);\n"
+        code += (
+            "    if (i >= w || j >= h || k >= c) return;\n    y[i + j * w + k * w * h] = x[i + j * w + k * w * h];\n}"
+        )
+        assert (
+            '"y", role = "out", dtype = "uint8", shape = ["c", "h", "w"]'
+            in draft(code, None, "my.cl").files["task.toml"]
+        )
