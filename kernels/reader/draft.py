@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tunesmith.kernels.build.guard import HEADERS, STANDARD, refuse_text
 from tunesmith.kernels.reader.facts import Facts, Parameter, parameters_of, product, read_facts, scalar_value
+from tunesmith.kernels.reader.launch import marked
 from tunesmith.kernels.reader.parse import SourceError, Unit, conditions, typical
 from tunesmith.kernels.reader.signature import refused
 from tunesmith.kernels.reader.slice import Slice, listed, sliced
@@ -94,6 +95,7 @@ def read_kernel(
         raise SourceError(
             f"{place}: a program fills in {hole[0]} before this file is a source: give the text that it makes of it."
         )
+    code = marked(code) if backend == "cuda" else code
     unit = Unit(code, Path(place), backend, folders, defines)
     name = re.split(r"[<:]", entry.rpartition("::")[2])[0] if entry else ""
     if name not in {one.spelling for one in unit.kernels()}:

@@ -21,6 +21,12 @@ Dims = tuple[str | None, ...]
 Extent = TypeVar("Extent", str, str | None)
 MAX_DEPTH = 12
 """Variables and functions of the host that an expression may go through."""
+_SPACED_LAUNCH = re.compile(r"<<[ \t]+<([^;]*?)>>[ \t]+>(?=\s*\()")
+"""A launch as formatters write it, which nvcc takes."""
+_LAUNCH = re.compile(
+    r"\b((?:\w+::)*(\w+)\s*(?:<(?:[^;<>{}]|<[^;<>{}]*>)*>\s*)?<<<([^;{}#\\]*?)>>>\s*\(([^;{}#\\]*)\)\s*;)"
+)
+CALL = "tunesmith_launch"
 _OPERATORS = frozenset(["+", "-", "*", "/", "%", "<<", ">>", "<", ">", "<=", ">=", "==", "!="])
 
 
@@ -48,6 +54,19 @@ def launches(unit: Unit, entry: Entry) -> list[HostLaunch]:
                 written = " ".join(", ".join(unit.written(at.cursor) for at in (grid, block)).split())
                 found.setdefault(one, HostLaunch(*one, tuple(host.sizes), written))
     return list(found.values())
+
+
+def marked(code: str) -> str:
+    """The source with a call in front of each launch that has its name, grid, block, bytes and arguments, or 0 for those
+    that are no names: it is understood even where the launch is not, as with a type of a header that is not here."""
+
+    def with_call(launch: re.Match[str]) -> str:
+        configuration, given = (re.sub(r"//[^\n]*|/\*.*?\*/", "", one, flags=re.DOTALL) for one in launch.group(3, 4))
+        names = [re.sub(r"^\(\w+\) ?", "", one) for one in split(given)]
+        passed = [*split(configuration), "0"][:3] + [one if one.isidentifier() else "0" for one in names]
+        return f'{{ {CALL}("{launch[2]}", {", ".join(passed)}); {launch[1]} }}'
+
+    return _LAUNCH.sub(with_call, _SPACED_LAUNCH.sub(r"<<<\1>>>", code))
 
 
 def _calls(function: Any, name: str, lowering: Lowering) -> Iterator[tuple[Node, Node, Node | None, list[Node]]]:

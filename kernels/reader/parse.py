@@ -40,13 +40,6 @@ _UNKNOWN = re.compile(
     r"declaration of function|use of undeclared label) '(?:\w+::)*(\w+)'(?: (?:in (?:namespace )?'([\w:]+)'))?"
 )
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]', re.MULTILINE)
-_SPACED_LAUNCH = re.compile(r"<<[ \t]+<([^;]*?)>>[ \t]+>(?=\s*\()")
-"""A launch as formatters write it, which nvcc takes."""
-MARK = "/*launch*/; "
-"""What stands between a launch and the call in front of it, see `_marked`."""
-_LAUNCH = re.compile(
-    rf"(?<!{re.escape(MARK)})\b((?:\w+::)*(\w+)\s*(?:<(?:[^;<>{{}}]|<[^;<>{{}}]*>)*>\s*)?<<<([^;{{}}#\\]*?)>>>\s*\(([^;{{}}#\\]*)\)\s*;)"
-)
 _NO_CLASS = re.compile(r"type '(?:float|int)' is not a (?:function|structure)")
 """A type of the template is a class of the host's choice."""
 FUNCTIONS = frozenset({"FUNCTION_DECL", "FUNCTION_TEMPLATE"})
@@ -149,9 +142,7 @@ class Unit:
     ) -> None:
         if len(code) > MAX_LENGTH:
             raise SourceError(f"{where}: the source is longer than {MAX_LENGTH} characters; take less along.")
-        self.code, self.where, self.language = _SPACED_LAUNCH.sub(r"<<<\1>>>", code), str(where), language
-        if language == "cuda":
-            self.code = _LAUNCH.sub(_marked, self.code)
+        self.code, self.where, self.language = code, str(where), language
         self.folders, given = [*folders], dict(defines or {})
         # The name of a template's parameter binds it; as a macro it would hide the parameter.
         bound = {
@@ -482,16 +473,6 @@ def conditions(code: str, name: str) -> list[str]:
             around.append(f"#{word} {rest}".strip())
     defined = {*re.findall(r"#[ \t]*define[ \t]+(\w+)", code)}
     return [one for one in around if bool(defined & {*re.findall(r"\w+", one)}) == one.startswith("#else")]
-
-
-def _marked(launch: re.Match[str]) -> str:
-    """A launch behind a call with its name, grid, block, bytes and arguments, which is understood even where the launch
-    is not, as for a type of a header that is not here. Arguments that are no names are 0."""
-    configuration, given = (re.sub(r"//[^\n]*|/\*.*?\*/", "", one, flags=re.DOTALL) for one in launch.group(3, 4))
-    dims = [*split(configuration), "0"][:3]
-    names = [re.sub(r"^\(\w+\) ?", "", one) for one in split(given)]
-    passed = [one if one.isidentifier() else "0" for one in names]
-    return f'{{ tunesmith_launch("{launch[2]}", {", ".join([*dims, *passed])}){MARK}{launch[1]} }}'
 
 
 def typical(name: str, type_: str = "INT") -> str:

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from tunesmith.kernels.reader.facts import task_type
-from tunesmith.kernels.reader.parse import FUNCTIONS, MARK, Entry, Unit, body, kind, split, walk
+from tunesmith.kernels.reader.launch import CALL
+from tunesmith.kernels.reader.parse import FUNCTIONS, Entry, Unit, body, kind, split, walk
 
 MAX_ELEMENTS = 16
 """Elements of a member that is an array, each of which becomes a parameter."""
@@ -50,7 +51,7 @@ def with_members(unit: Unit, entry: Entry) -> str | None:
     edits.append((begin.extent.start.offset + 1, begin.extent.start.offset + 1, "".join(made)))
     for first, last, text in sorted(edits, reverse=True):
         code = code[:first] + text.encode() + code[last:]
-    calls = re.compile(rf'(?<=tunesmith_launch\("{entry.name}", )([^;]*)(?=\){re.escape(MARK)})')
+    calls = re.compile(rf'(?<={CALL}\("{entry.name}", )([^;]*)(?=\); )')
     return calls.sub(lambda call: _spread(call[1], spread), code.decode(errors="replace"))
 
 
