@@ -15,7 +15,7 @@ from pathlib import Path
 from tunesmith.kernels.build.guard import HEADERS, STANDARD, refuse_text
 from tunesmith.kernels.reader.facts import Facts, Parameter, parameters_of, product, read_facts, scalar_value
 from tunesmith.kernels.reader.launch import marked
-from tunesmith.kernels.reader.parse import SourceError, Unit, conditions, typical
+from tunesmith.kernels.reader.parse import SourceError, Unit, typical
 from tunesmith.kernels.reader.signature import refused
 from tunesmith.kernels.reader.slice import Slice, listed, sliced
 from tunesmith.kernels.reader.structures import with_members
@@ -25,7 +25,6 @@ from tunesmith.kernels.spec.taskfile import MARK
 from tunesmith.kernels.spec.template import BACKENDS, BackendName
 
 _RAW_STRING = re.compile(r'R"(\w*)\((.*?)\)\1"', re.DOTALL)
-_CONDITION = re.compile(r"#if(?:def)?\s*(?:defined)?[\s(]*([A-Za-z_]\w*)[\s)]*(?:/[/*].*)?")
 _BEHIND_ELEMENT = r"\bconst\b\s*|\s*\*.*|\s*\b\w+\s*\[.*"
 KNOWN = HEADERS | STANDARD.keys()
 """Headers that need not be found."""
@@ -97,12 +96,6 @@ def read_kernel(
         )
     code = marked(code) if backend == "cuda" else code
     unit = Unit(code, Path(place), backend, folders, defines)
-    name = re.split(r"[<:]", entry.rpartition("::")[2])[0] if entry else ""
-    if name not in {one.spelling for one in unit.kernels()}:
-        # A macro that the kernel needs to be there at all is defined.
-        plain = (_CONDITION.fullmatch(one) for one in conditions(code, name))
-        defines = {**{one[1]: "1" for one in plain if one is not None}, **(defines or {})}
-        unit = Unit(code, Path(place), backend, folders, defines)
     found = unit.entry(entry, option)
     if (flat := with_members(unit, found)) is not None:
         unit = Unit(flat, Path(place), backend, folders, defines)
@@ -116,11 +109,11 @@ def read_kernel(
     part = sliced(unit, found)
     guesses = {one.name: typical(one.name) for one in part.unknown if one.name.isupper() and one.value}
     if guesses and not unit.missing.keys() - KNOWN:
-        whole_unit = Unit(unit.code, Path(place), backend, folders, {**guesses, **(defines or {})})
-        whole_entry = whole_unit.entry(entry, option)
-        guessed = sliced(whole_unit, whole_entry)
-        if not guessed.unknown:
-            unit, part, found = whole_unit, guessed, replace(whole_entry, guessed={**whole_entry.guessed, **guesses})
+        bound = Unit(unit.code, Path(place), backend, folders, {**guesses, **(defines or {})})
+        entry_of_bound = bound.entry(entry, option)
+        if not (whole_part := sliced(bound, entry_of_bound)).unknown:
+            guesses |= entry_of_bound.guessed
+            unit, part, found = bound, whole_part, replace(entry_of_bound, guessed=guesses)
     facts = read_facts(unit, found, part.doubts)
     undeclared = {one.name for one in part.unknown}
     known = [one for one in facts.parameters if not undeclared & {*re.findall(r"\w+", one.cursor.type.spelling)}]

@@ -21,11 +21,11 @@ Dims = tuple[str | None, ...]
 Extent = TypeVar("Extent", str, str | None)
 MAX_DEPTH = 12
 """Variables and functions of the host that an expression may go through."""
-_SPACED_LAUNCH = re.compile(r"<<[ \t]+<([^;]*?)>>[ \t]+>(?=\s*\()")
-"""A launch as formatters write it, which nvcc takes."""
 _LAUNCH = re.compile(
-    r"\b((?:\w+::)*(\w+)\s*(?:<(?:[^;<>{}]|<[^;<>{}]*>)*>\s*)?<<<([^;{}#\\]*?)>>>\s*\(([^;{}#\\]*)\)\s*;)"
+    r"\b((?:\w+::)*(\w+)\s*(?:<(?:[^;<>{}]|<[^;<>{}]*>)*>\s*)?)"
+    r"<<[ \t]*<([^;{}#\\]*?)>>[ \t]*>\s*\(([^;{}#\\]*)\)\s*;"
 )
+"""Its name with and without what is around it, its configuration and arguments. Formatters write spaces into `<<<`."""
 CALL = "tunesmith_launch"
 _OPERATORS = frozenset(["+", "-", "*", "/", "%", "<<", ">>", "<", ">", "<=", ">=", "==", "!="])
 
@@ -57,16 +57,17 @@ def launches(unit: Unit, entry: Entry) -> list[HostLaunch]:
 
 
 def marked(code: str) -> str:
-    """The source with a call in front of each launch that has its name, grid, block, bytes and arguments, or 0 for those
+    """The source with a call in front of each launch that has its name, grid, block, bytes and arguments, 0 for those
     that are no names: it is understood even where the launch is not, as with a type of a header that is not here."""
 
     def with_call(launch: re.Match[str]) -> str:
         configuration, given = (re.sub(r"//[^\n]*|/\*.*?\*/", "", one, flags=re.DOTALL) for one in launch.group(3, 4))
         names = [re.sub(r"^\(\w+\) ?", "", one) for one in split(given)]
         passed = [*split(configuration), "0"][:3] + [one if one.isidentifier() else "0" for one in names]
-        return f'{{ {CALL}("{launch[2]}", {", ".join(passed)}); {launch[1]} }}'
+        call = f'{CALL}("{launch[2]}", {", ".join(passed)})'
+        return f"{{ {call}; {launch[1]}<<<{launch[3]}>>>({launch[4]}); }}"
 
-    return _LAUNCH.sub(with_call, _SPACED_LAUNCH.sub(r"<<<\1>>>", code))
+    return _LAUNCH.sub(with_call, code)
 
 
 def _calls(function: Any, name: str, lowering: Lowering) -> Iterator[tuple[Node, Node, Node | None, list[Node]]]:

@@ -40,6 +40,8 @@ _UNKNOWN = re.compile(
     r"declaration of function|use of undeclared label) '(?:\w+::)*(\w+)'(?: (?:in (?:namespace )?'([\w:]+)'))?"
 )
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]', re.MULTILINE)
+_CONDITION = re.compile(r"#if(?:def)?\s*(?:defined)?[\s(]*([A-Za-z_]\w*)[\s)]*(?:/[/*].*)?")
+"""A condition that a macro of its own satisfies."""
 _NO_CLASS = re.compile(r"type '(?:float|int)' is not a (?:function|structure)")
 """A type of the template is a class of the host's choice."""
 FUNCTIONS = frozenset({"FUNCTION_DECL", "FUNCTION_TEMPLATE"})
@@ -289,9 +291,14 @@ class Unit:
         names = list(dict.fromkeys(one.spelling for one in found))
         name, _, bound = (wanted or "").partition("<")
         name, _, at = name.strip().split("::")[-1].partition(":")
-        behind = [one for one in conditions(self.code, name) if not self.defines.keys() & {*re.findall(r"\w+", one)}]
-        if name not in names and behind:
-            left_out = f"the preprocessor leaves {name} out at `{'` and `'.join(behind)}`"
+        hidden = _conditions(self.code, name) if name not in names else []
+        macros = {one[1]: "1" for one in map(_CONDITION.fullmatch, hidden) if one is not None}
+        if macros.keys() - self.defines.keys():
+            self.defines = macros | self.defines
+            self.parse()
+            return self.entry(wanted, option)
+        if hidden and not macros:
+            left_out = f"the preprocessor leaves {name} out at `{'` and `'.join(hidden)}`"
             raise SourceError(f"{self.where}: {left_out}: give the macros of your build with -D.")
         if self.language == "opencl" and (head := re.search(r"\btemplate\s*<[^<>]*>(?=\s*(?:__)?kernel\b)", self.code)):
             raise SourceError(f"{self.where}: `{head[0]}` is C++, not OpenCL C: write the kernel out for one type.")
@@ -302,14 +309,12 @@ class Unit:
                 line = f"line {one.location.line}, with {name}, is not understood ({one.spelling})"
                 raise SourceError(f"{self.where}: {line}: give the macros that your build gives with -D.")
         if not names:
-            remedy = "if a macro makes it, write that out"
-            raise SourceError(f"{self.where}: there is no kernel, a function {marks} with its body; {remedy}.")
-        if not name:
-            if len(names) > 1:
-                raise SourceError(
-                    f"{self.where}: there are {len(names)} kernels: choose one of {', '.join(names)} with {option}."
-                )
-            name = names[0]
+            why = f"there is no kernel, a function {marks} with its body; if a macro makes it, write that out"
+            raise SourceError(f"{self.where}: {why}.")
+        if not name and len(names) > 1:
+            known = f"there are {len(names)} kernels: choose one of {', '.join(names)} with {option}"
+            raise SourceError(f"{self.where}: {known}.")
+        name = name or names[0]
         chosen = [one for one in found if one.spelling == name]
         if not chosen:
             raise SourceError(f"{self.where}: there is no kernel '{name}'; choose {option} from {', '.join(names)}.")
@@ -360,9 +365,7 @@ class Unit:
             used = ", ".join(dict.fromkeys(missing))
             why = f", as it uses undeclared names: {used}; name with -I the folders of its headers"
         if guessed:
-            why += (
-                f", and nothing says the value of {', '.join(guessed)}: give the one that you launch with -D NAME=VALUE"
-            )
+            why += f", and nothing says the value of {', '.join(guessed)}: give it with -D NAME=VALUE"
         instance = f"{'::'.join(scope)}<{', '.join(texts)}>"
         raise SourceError(f"{self.where}, line {template.location.line}: {instance} cannot be made{why}.")
 
@@ -460,7 +463,7 @@ class Unit:
         return data[cursor.extent.start.offset : cursor.extent.end.offset].decode(errors="replace")
 
 
-def conditions(code: str, name: str) -> list[str]:
+def _conditions(code: str, name: str) -> list[str]:
     """The conditions of the preprocessor that leave the definition of a function out, as the source has them."""
     found, around = re.search(rf"\b{name}\s*\([^;{{}}]*\)\s*\{{", code), list[str]()
     above = code[: found.start()] if found is not None and name else ""

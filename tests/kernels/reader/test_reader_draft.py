@@ -419,7 +419,7 @@ class TestTask:
             (SAXPY + SAXPY.replace("saxpy", "other"), "2 kernels: choose one of saxpy, other with --entry"),
             (
                 "template <int N> " + SAXPY.replace("a *", "a.b * N *"),
-                "and nothing says the value of N: give the one that you launch with -D NAME=VALUE",
+                "and nothing says the value of N: give it with -D NAME=VALUE",
             ),
             ("#include <torch/extension.h>\n" + SAXPY.replace("a *", "at::f(a) *"), "undeclared names: at (my.cu:5)"),
             ("template <typename... T> __global__ void k(float* x, T... rest) {}", "any number of parameters"),
