@@ -119,7 +119,8 @@ class _Reached:
     def _is_needed(self, specialisation: Any) -> bool:
         """Whether all types of the author that a specialisation is for are used."""
         named = [one.referenced for one in specialisation.get_children() if kind(one) == "TYPE_REF"]
-        return all(not self.unit.own(one) or self.keeps(one.location.file.name, one.location.offset) for one in named)
+        own = [one.location for one in named if self.unit.own(one) and not kind(one).startswith("TEMPLATE_")]
+        return all(self.keeps(one.file.name, one.offset) for one in own)
 
     def _at(self, file: str, offset: int) -> _Declared | None:
         of_file = self._places.get(file, [])

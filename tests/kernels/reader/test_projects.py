@@ -85,6 +85,20 @@ def test_a_specialisation_comes_with_its_template_and_operators_of_the_host_do_n
     assert isinstance(made, Artifact), made
 
 
+def test_specialisations_and_overloads_for_types_of_the_host_are_left_out(nvrtc: Any) -> None:
+    code = f"""struct Host {{ std::vector<int> of; }};
+    template <class T> struct Twice {{ static __device__ T of(T x) {{ return x + x; }} }};
+    template <class T> struct Twice<T*> {{ static __device__ T of(T* x) {{ return *x + *x; }} }};
+    template <> struct Twice<Host> {{ static __device__ int of(Host x) {{ return x.of[0]; }} }};
+    __device__ inline at::Half atomicAdd(at::Half* to, at::Half more) {{}}
+    template <int N, class T> __global__ void k(T* x, T* y, int n) {{
+        typedef int I; {INDEX} if (i < n) atomicAdd(&y[i], Twice<T*>::of(x + i)); }}"""
+    _, source = drafted(code, "k<1, float>")
+    assert "Host" not in source and "Half" not in source
+    made = nvrtc.compile(Specialised("cuda", "k", source))
+    assert isinstance(made, Artifact), made
+
+
 def test_functions_that_cuda_rounds_and_converts_with_are_known(nvrtc: Any) -> None:
     code = f"""#include <cuda_fp16.h>
     __global__ void k(const float* x, __half* h, float* y, int n) {{
