@@ -405,6 +405,7 @@ class _Search:
             if aligned is not None and _open(aligned[1]) < (99 if first is None else _open(first[1])):
                 first, self.sets = aligned, used
                 self._require(unit, *aligned)
+            if aligned is not None:
                 break
         runs, shapes = first if first is not None else ([], {})
         needed = {

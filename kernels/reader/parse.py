@@ -299,7 +299,7 @@ class Unit:
             return self.entry(wanted, option)
         if hidden and not macros:
             left_out = f"the preprocessor leaves {name} out at `{'` and `'.join(hidden)}`"
-            raise SourceError(f"{self.where}: {left_out}: give the macros of your build with -D.")
+            raise SourceError(f"{self.where}: {left_out}: set its macros for that, with -D or in it.")
         if self.language == "opencl" and (head := re.search(r"\btemplate\s*<[^<>]*>(?=\s*(?:__)?kernel\b)", self.code)):
             raise SourceError(f"{self.where}: `{head[0]}` is C++, not OpenCL C: write the kernel out for one type.")
         marks = "`__global__ void NAME(...)`" if self.language == "cuda" else "`__kernel void NAME(...)`"

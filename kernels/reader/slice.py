@@ -291,7 +291,9 @@ def sliced(unit: Unit, entry: Entry) -> Slice:
     if unit.language == "opencl" and re.search(r"\bhalf\d*\b", body):
         head.insert(0, "#pragma OPENCL EXTENSION cl_khr_fp16 : enable")
     if unit.language == "cuda":
-        body = _STD.sub("cuda::std::", body)
+        # A namespace of the author's may be called cuda.
+        named = any("cuda" in one.scope for one in reached.kept.values())
+        body = _STD.sub("::cuda::std::" if named else "cuda::std::", body)
         for old, new in _RENAMED.items():
             body = re.sub(rf"\bcub::{old}\b", new, body)
     return Slice(

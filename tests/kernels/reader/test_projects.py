@@ -85,6 +85,15 @@ def test_a_specialisation_comes_with_its_template_and_operators_of_the_host_do_n
     assert isinstance(made, Artifact), made
 
 
+def test_names_of_the_namespaces_around_are_found(nvrtc: Any) -> None:
+    code = f"""namespace own {{ namespace cuda {{ typedef int index_t;
+    __device__ inline float twice(float x) {{ return x + x; }} }} namespace ops {{
+    __global__ void k(const float* x, float* y, cuda::index_t n) {{
+        typedef int I; {INDEX} if (i < n) y[i] = cuda::twice(x[i]); }} }} }}"""
+    made = nvrtc.compile(Specialised("cuda", "k", drafted(code)[1]))
+    assert isinstance(made, Artifact), made
+
+
 def test_specialisations_and_overloads_for_types_of_the_host_are_left_out(nvrtc: Any) -> None:
     code = f"""struct Host {{ std::vector<int> of; }};
     template <class T> struct Twice {{ static __device__ T of(T x) {{ return x + x; }} }};

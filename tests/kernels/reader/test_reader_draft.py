@@ -457,7 +457,7 @@ class TestTask:
         [
             (
                 "#define A\n#ifdef A\n#else\n" + SAXPY + "#endif\n",
-                "leaves saxpy out at `#else of #ifdef A`: give the mac",
+                "leaves saxpy out at `#else of #ifdef A`: set its mac",
             ),
             ("__kernel void saxpy(__global float* y) MORE { y[0] = 1; }", "line 1, with saxpy, is not understood"),
             ("template <class T>\n__kernel void saxpy(__global T* y) { *y = 1; }", "`template <class T>` is C++, not"),
