@@ -52,6 +52,7 @@ struct tunesmith_any {
     template <class A> TUNESMITH_BOTH tunesmith_any operator[](A&&) const;
     template <class A> TUNESMITH_BOTH tunesmith_any operator<<(A&&) const;
 };
+template <class... A> bool tunesmith_launch(const char*, A&&...);
 template <class... A> cudaError_t cudaLaunchKernel(const void*, dim3, dim3, A...);
 template <class K, class... A> cudaError_t cudaLaunchKernel(K*, dim3, dim3, A...);
 template <class... A> cudaError_t cudaMalloc(A...);

@@ -14,12 +14,13 @@ from pathlib import Path
 
 from tunesmith.kernels.build.guard import HEADERS, STANDARD, refuse_text
 from tunesmith.kernels.reader.facts import Facts, Parameter, parameters_of, product, read_facts, scalar_value
-from tunesmith.kernels.reader.parse import SourceError, Unit
+from tunesmith.kernels.reader.launch import marked
+from tunesmith.kernels.reader.parse import SourceError, Unit, typical
 from tunesmith.kernels.reader.signature import refused
 from tunesmith.kernels.reader.slice import Slice, listed, sliced
 from tunesmith.kernels.reader.structures import with_members
 from tunesmith.kernels.spec.dtypes import C_TYPES, DTYPES
-from tunesmith.kernels.spec.expression import FUNCTIONS
+from tunesmith.kernels.spec.expression import FUNCTIONS, parse
 from tunesmith.kernels.spec.taskfile import MARK
 from tunesmith.kernels.spec.template import BACKENDS, BackendName
 
@@ -89,22 +90,38 @@ def read_kernel(
     """The kernel `entry` of a source, or the only one. Raises `SourceError` that names all that keeps it from being a
     task."""
     code, backend = _unquoted(code), language_of(code)
+    if hole := re.search(r"\{%.*?%\}|(?<=\s)\{\{ *[A-Za-z_]\w* *\}\}", code):
+        raise SourceError(
+            f"{place}: a program fills in {hole[0]} before this file is a source: give the text that it makes of it."
+        )
+    code = marked(code) if backend == "cuda" else code
     unit = Unit(code, Path(place), backend, folders, defines)
     found = unit.entry(entry, option)
     if (flat := with_members(unit, found)) is not None:
         unit = Unit(flat, Path(place), backend, folders, defines)
         found = unit.entry(entry, option)
-    for one in parameters_of(unit, found):
-        if one.whole and (keyword.iskeyword(one.name) or one.name in FUNCTIONS or one.name in DTYPES):
-            raise SourceError(
-                f"{place}: the parameter {one.name} of {found.name} has a reserved name; rename it, as to {one.name}_."
-            )
+    whole = [one.name for one in parameters_of(unit, found) if one.whole]
+    for name in (one for one in whole if keyword.iskeyword(one) or one in FUNCTIONS or one in DTYPES):
+        kernel = unit.written(found.declared)
+        code = unit.code.replace(kernel, re.sub(rf"(?<![.>])\b{name}\b", f"{name}_", kernel))
+        unit = Unit(code, Path(place), backend, folders, defines)
+        found = unit.entry(entry, option)
     part = sliced(unit, found)
+    guesses = {one.name: typical(one.name) for one in part.unknown if one.name.isupper() and one.value}
+    if guesses and not unit.missing.keys() - KNOWN:
+        bound = Unit(unit.code, Path(place), backend, folders, {**guesses, **(defines or {})})
+        entry_of_bound = bound.entry(entry, option)
+        if not (whole_part := sliced(bound, entry_of_bound)).unknown:
+            guesses |= entry_of_bound.guessed
+            unit, part, found = bound, whole_part, replace(entry_of_bound, guessed=guesses)
     facts = read_facts(unit, found, part.doubts)
-    obstacles = [f"the parameter {one.name} of {found.name} {why}" for one in facts.parameters if (why := refused(one))]
+    undeclared = {one.name for one in part.unknown}
+    known = [one for one in facts.parameters if not undeclared & {*re.findall(r"\w+", one.cursor.type.spelling)}]
+    obstacles = [f"the parameter {one.name} of {found.name} {why}" for one in known if (why := refused(one))]
     if part.unknown:
         missing = ", ".join(one for one in unit.missing if one not in KNOWN)
-        remedy = f"name with -I the folders of headers that were not found ({missing}), or" if missing else "give"
+        headers = f"name with -I the folders of headers that were not found ({missing}), or"
+        remedy = headers if missing else "declare them in it, or give"
         obstacles.append(f"it uses undeclared names: {listed(part.unknown)}; {remedy} macros with -D")
     text = _with_local_memory(part.text, found.name, facts) if any(one.local for one in facts.parameters) else part.text
     objection = refuse_text(text, backend)
@@ -165,7 +182,8 @@ def written(read: ReadKernel, place: str, sources: Sequence[str] = (), more: Map
     parameters = read.parameters
     names = {one.name: _python_name(one.name) for one in parameters}
     first = {one.name: scalar_value(one.default) for one in parameters}
-    sizes = ", ".join(f"{size} = {_positive(first.get(size, facts.values.get(size, '')))}" for size in facts.sizes)
+    least = _least(facts)
+    sizes = ", ".join(f"{size} = {_size(first.get(size, facts.values.get(size, '')), least)}" for size in facts.sizes)
     lines = [
         f"# Drafted from {place}. Lines with a FILL comment need your answer; delete the comment when it is there.",
         "",
@@ -208,8 +226,18 @@ def written(read: ReadKernel, place: str, sources: Sequence[str] = (), more: Map
     return Draft(read.name, files, left)
 
 
-def _positive(value: str) -> str:
-    return value if value.isdigit() and int(value) > 0 else "1"
+def _size(value: str, least: int) -> str:
+    return value if value.isdigit() and int(value) > 0 else str(least)
+
+
+def _least(facts: Facts) -> int:
+    """The least power of two that all sizes may have, and that leaves no grid, block or array without an element."""
+    dims = [one for dims in (facts.grid, facts.block, *facts.shapes.values()) for one in dims]
+    for value in (2**power for power in range(11)):
+        sizes = dict.fromkeys(facts.sizes, value)
+        if all(parse(one).names - sizes.keys() or parse(one).evaluate(sizes) > 0 for one in (*dims, *facts.requires)):
+            return int(value)
+    return 1
 
 
 def _quoted(texts: Sequence[str]) -> str:

@@ -200,6 +200,13 @@ def read_facts(unit: Unit, entry: Entry, doubts: Sequence[str] = ()) -> Facts:
         bound = ", ".join(f"{name} = {value}" for name, value in entry.values.items())
         others = " and ".join(f"<{one}>" for one in entry.others)
         facts.ask("launch", f"whether {bound} is meant: the source launches {others} too")
+    if entry.alike:
+        lines = " and ".join(entry.alike)
+        facts.ask(
+            "source", f"whether the first {entry.name} is meant: --entry {entry.name}:LINE drafts that of line {lines}"
+        )
+    for name, value in entry.guessed.items():
+        facts.ask("source", f"whether {name} = {value} in it is meant, of which the source says nothing")
     search.conclude()
     if known and known[0].shared not in (None, "0"):
         given = _put(str(known[0].shared), search.in_block)
@@ -222,7 +229,7 @@ class _Search:
         self.unit, self.entry, self.facts = unit, entry, facts
         self.lowering = Lowering(unit)
         self.kernel = self.lowering.symbol(entry.function)
-        self.whole = [one.name for one in facts.parameters if one.whole]
+        self.whole = [one.name for one in facts.parameters if one.whole and one.name]
         self.cells = {
             one.name: (DTYPES[one.dtype].size, one.lanes)
             for one in facts.parameters
@@ -283,6 +290,7 @@ class _Search:
         self.sets = self._sets(_TINY)
         used = self._run(self.sets[0], (2, 2, 2), (4, 2, 2)).used
         threads, grid_axes = (sorted(axis for what, axis in used if what == of) for of in ("thread", "block"))
+        self.sets = self._sets(_SMALL) if len(grid_axes) > 2 else self.sets
         given = [one.block for one in found if all(text and text.isdigit() for text in one.block)]
         fixed = _declared_block(self.unit, self.entry) or tuple(int(one or 1) for one in (given[0] if given else ()))
         blocks = [fixed] if fixed else [_placed(one, threads) for one in BLOCKS[len(threads)]]
@@ -391,12 +399,14 @@ class _Search:
         self.left = BUDGET
         first = self._shaped(self.sets, large=True) or self._shaped(self._sets(_LEAST))
         self.sets = self.used or self.sets
-        if first is None or None in first[1].values():
-            unit = self._unit()
+        # Two sizes that are multiples of 16 make a product that is one of 256.
+        for unit in (self._unit(), 16) if first is None or None in first[1].values() else ():
             aligned, used = self._shaped(self._sets(_SMALL, unit)), self.used
             if aligned is not None and _open(aligned[1]) < (99 if first is None else _open(first[1])):
                 first, self.sets = aligned, used
                 self._require(unit, *aligned)
+            if aligned is not None:
+                break
         runs, shapes = first if first is not None else ([], {})
         needed = {
             name
@@ -548,7 +558,8 @@ class _Search:
             facts.ask(name, f"the shape of {name}, whose indices depend on scalars that are not sizes")
 
     def _role(self, one: Parameter, arrays: Sequence[Array], shape: tuple[str, ...] | None, stopped: bool) -> Role:
-        if one.kind.const or not (stopped or any(at.written or at.lost for at in arrays)):
+        kept = any(at.read for at in arrays) and not any(at.written or at.lost for at in arrays)
+        if one.kind.const or (kept and not stopped):
             return "in"
         if stopped or shape is None or any(at.lost or at.early or at.open for at in arrays):
             return "inout"

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from tunesmith.kernels.reader.parse import Entry, Unit, body, constant, kind, walk
+from tunesmith.kernels.reader.parse import Entry, Unit, body, constant, kind, split, walk
 from tunesmith.kernels.reader.syntax import NOTHING, Lowering, Node, Symbol
 from tunesmith.kernels.spec.expression import FUNCTIONS as TASK_FUNCTIONS
 from tunesmith.kernels.spec.expression import ExpressionError, parse
@@ -21,6 +21,12 @@ Dims = tuple[str | None, ...]
 Extent = TypeVar("Extent", str, str | None)
 MAX_DEPTH = 12
 """Variables and functions of the host that an expression may go through."""
+_LAUNCH = re.compile(
+    r"\b((?:\w+::)*(\w+)\s*(?:<(?:[^;<>{}]|<[^;<>{}]*>)*>\s*)?)"
+    r"<<[ \t]*<([^;{}#\\]*?)>>[ \t]*>\s*\(([^;{}#\\]*)\)\s*;"
+)
+"""Its name with and without what is around it, its configuration and arguments. Formatters write spaces into `<<<`."""
+CALL = "tunesmith_launch"
 _OPERATORS = frozenset(["+", "-", "*", "/", "%", "<<", ">>", "<", ">", "<=", ">=", "==", "!="])
 
 
@@ -40,21 +46,37 @@ def launches(unit: Unit, entry: Entry) -> list[HostLaunch]:
     """Each different launch of the kernel in the source."""
     found: dict[tuple[Dims, Dims, str | None], HostLaunch] = {}
     lowering = Lowering(unit)
-    for function in unit.declarations():
-        for grid, block, shared, given in _calls(function, entry, lowering):
-            host = _Host(function, entry, given, lowering)
-            one = host.dims(grid), host.dims(block), "0" if shared is None else host.text(shared)
-            written = " ".join(", ".join(unit.written(at.cursor) for at in (grid, block)).split())
-            found.setdefault(one, HostLaunch(*one, tuple(host.sizes), written))
+    for name in (entry.name, f'"{entry.name}"'):
+        for function in unit.declarations() if not found else ():
+            for grid, block, shared, given in _calls(function, name, lowering):
+                host = _Host(function, entry, given, lowering)
+                one = host.dims(grid), host.dims(block), "0" if shared is None else host.text(shared)
+                written = " ".join(", ".join(unit.written(at.cursor) for at in (grid, block)).split())
+                found.setdefault(one, HostLaunch(*one, tuple(host.sizes), written))
     return list(found.values())
 
 
-def _calls(function: Any, entry: Entry, lowering: Lowering) -> Iterator[tuple[Node, Node, Node | None, list[Node]]]:
-    """The launches in a function: grid, block, bytes of shared memory where there are any, arguments."""
+def marked(code: str) -> str:
+    """The source with a call in front of each launch that has its name, grid, block, bytes and arguments, 0 for those
+    that are no names: it is understood even where the launch is not, as with a type of a header that is not here."""
+
+    def with_call(launch: re.Match[str]) -> str:
+        configuration, given = (re.sub(r"//[^\n]*|/\*.*?\*/", "", one, flags=re.DOTALL) for one in launch.group(3, 4))
+        names = [re.sub(r"^\(\w+\) ?", "", one) for one in split(given)]
+        passed = [*split(configuration), "0"][:3] + [one if one.isidentifier() else "0" for one in names]
+        call = f'{CALL}("{launch[2]}", {", ".join(passed)})'
+        return f"{{ {call}; {launch[1]}<<<{launch[3]}>>>({launch[4]}); }}"
+
+    return _LAUNCH.sub(with_call, code)
+
+
+def _calls(function: Any, name: str, lowering: Lowering) -> Iterator[tuple[Node, Node, Node | None, list[Node]]]:
+    """The launches of a kernel in a function: grid, block, bytes of shared memory where there are any, arguments. name:
+    of the kernel, in quotes for the calls in front of launches that are not understood."""
     for call in walk(function):
         kids = list(call.get_children()) if kind(call) == "CALL_EXPR" else []
         named = {one.spelling for at in kids[:2] for one in walk(at) if kind(one) != "CALL_EXPR"}
-        if entry.name not in named:
+        if name not in named:
             continue
         if call.spelling == "cudaLaunchKernel" and len(kids) > 4:
             grid, block, given, *more = kids[2:]
@@ -62,6 +84,9 @@ def _calls(function: Any, entry: Entry, lowering: Lowering) -> Iterator[tuple[No
         elif len(kids) > 1 and kids[1].spelling in ("cudaConfigureCall", "__cudaPushCallConfiguration"):
             grid, block, *more = kids[1].get_arguments()
             arguments = [lowering.node(one) for one in kids[2:]]
+        elif name.startswith('"') and len(kids) > 4:
+            grid, block, *more = kids[2:5]
+            arguments = [lowering.node(one) for one in kids[5:]]
         else:
             continue
         shared = next((one for one in more[:1] if one.extent.start.offset and constant(one) != 0), None)
@@ -86,21 +111,29 @@ def _unwrapped(node: Node) -> Node:
     return node
 
 
+def _place(node: Node) -> tuple[Symbol, str]:
+    """The variable that an expression is, or is a member of, and this member."""
+    node, member = _unwrapped(node), ""
+    while node.what == "member" and node.kids:
+        node, member = _unwrapped(node.kids[0]), f".{node.op}{member}"
+    return (node.symbol if node.what == "name" else NOTHING), member
+
+
 class _Host:
     """A function of the host that launches the kernel with some arguments."""
 
     def __init__(self, function: Any, entry: Entry, given: list[Node], lowering: Lowering) -> None:
         self.sizes: list[str] = []
-        self._lowering = lowering
+        self._lowering, self._entry = lowering, entry
         self._set: dict[Symbol, list[Node]] = {}
         self._axes: dict[tuple[Symbol, str], list[Node]] = {}
-        self._own: dict[Symbol, str] = {}
+        self._own: dict[tuple[Symbol, str], str] = {}
         taken = [lowering.symbol(one) for one in entry.function.get_arguments()]
         self._taken = {one.name for one in taken}
         for parameter, argument in zip(taken, given, strict=False):
-            inner = _unwrapped(argument)
-            if inner.what == "name" and inner.symbol is not NOTHING and parameter.type.what == "number":
-                self._own.setdefault(inner.symbol, parameter.name)
+            place = _place(argument)
+            if place[0] is not NOTHING and parameter.type.what == "number":
+                self._own.setdefault(place, parameter.name)
         inside = body(function)
         for node in lowering.node(inside).walk() if inside is not None else ():
             if node.what == "variable":
@@ -124,6 +157,8 @@ class _Host:
             return (self.text(node),)
         if node.what == "name" and node.symbol is not NOTHING:
             made = self._set.get(node.symbol) or self._outside(node)
+            if not made and node.symbol.what == "parameter":
+                return (None,)
             extents = [*(self.dims(made[0], depth + 1) if len(made) == 1 else ["1"]), "1", "1"][:3]
             for at, axis in enumerate("xyz"):
                 if changed := self._axes.get((node.symbol, axis)):
@@ -152,6 +187,8 @@ class _Host:
             return None
         if node.value is not None:
             return repr(node.value) if isinstance(node.value, float) else str(int(node.value))
+        if (own := self._own.get(_place(node))) is not None:
+            return own
         if node.what == "name" and node.symbol is not NOTHING:
             return self._named(node, node.symbol, depth, names)
         if node.what == "member" and node.kids and node.op in ("x", "y", "z"):
@@ -189,12 +226,13 @@ class _Host:
     def _named(self, node: Node, symbol: Symbol, depth: int, names: Mapping[Symbol, Node]) -> str | None:
         if symbol in names:
             return self.text(names[symbol], depth + 1)
-        if symbol in self._own:
-            return self._own[symbol]
+        declared = node.cursor.referenced
+        of_template = declared is not None and kind(declared) == "TEMPLATE_NON_TYPE_PARAMETER"
+        if of_template and (value := self._bound(symbol.name, node.cursor.location.offset)).isdigit():
+            return value
         made, given = self._set.get(symbol), symbol.what == "parameter"
         if made is None and not given:
             made = self._outside(node)
-            declared = node.cursor.referenced
             if made and declared is not None and not declared.type.is_const_qualified():
                 made = []
         if made and len(made) == 1:
@@ -211,6 +249,17 @@ class _Host:
                 self.sizes.append(name)
             return name
         return None
+
+    def _bound(self, name: str, at: int) -> str:
+        """The value of a parameter of the host's template: of the kernel's that a launch binds to it, else by the
+        instances of the host's function."""
+        unit, entry = self._lowering.unit, self._entry
+        of_kernel = [one.spelling for one in entry.declared.get_children() if kind(one).startswith("TEMPLATE_")]
+        for given in re.findall(rf"\b{entry.name}\s*<([^;{{}}()]*?)>\s*<<<", unit.code):
+            passed = dict(zip(split(given), of_kernel, strict=False))
+            if name in passed:
+                return entry.values.get(passed[name], "")
+        return unit.bound_to(name, at)[0]
 
     def _called(self, node: Node, depth: int, names: Mapping[Symbol, Node]) -> str | None:
         given, symbol = [one for one in node.kids[1:] if _unwrapped(one).type.what != "void"], node.symbol

@@ -12,7 +12,7 @@ import itertools
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -40,8 +40,8 @@ _UNKNOWN = re.compile(
     r"declaration of function|use of undeclared label) '(?:\w+::)*(\w+)'(?: (?:in (?:namespace )?'([\w:]+)'))?"
 )
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]', re.MULTILINE)
-_SPACED_LAUNCH = re.compile(r"<<[ \t]+<([^;]*?)>>[ \t]+>(?=\s*\()")
-"""A launch as formatters write it, which nvcc takes."""
+_CONDITION = re.compile(r"#if(?:def)?\s*(?:defined)?[\s(]*([A-Za-z_]\w*)[\s)]*(?:/[/*].*)?")
+"""A condition that a macro of its own satisfies."""
 _NO_CLASS = re.compile(r"type '(?:float|int)' is not a (?:function|structure)")
 """A type of the template is a class of the host's choice."""
 FUNCTIONS = frozenset({"FUNCTION_DECL", "FUNCTION_TEMPLATE"})
@@ -53,19 +53,21 @@ class SourceError(TunesmithError):
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """An undeclared name, and its place."""
+    """An undeclared name, and its place. value: whether it stands for a value, and for no function or type."""
 
     name: str
     file: str
     line: int
     offset: int
+    value: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """The kernel. declared: its definition, a template or not; function: with all template parameters bound; values,
     types: the template's parameters with the text that each is bound to, types None where the task chooses; others:
-    further values with which the source launches it; launched: types with which it does."""
+    further values with which the source launches it; launched: types with which it does; guessed: values of which
+    the source says nothing, of macros too; alike: lines of further kernels of the name."""
 
     name: str
     declared: Any
@@ -74,6 +76,8 @@ class Entry:
     types: Mapping[str, str | None] = field(default_factory=dict)
     others: tuple[str, ...] = ()
     launched: Mapping[str, str] = field(default_factory=dict)
+    guessed: Mapping[str, str] = field(default_factory=dict)
+    alike: tuple[str, ...] = ()
 
 
 def kind(cursor: Any) -> str:
@@ -140,7 +144,7 @@ class Unit:
     ) -> None:
         if len(code) > MAX_LENGTH:
             raise SourceError(f"{where}: the source is longer than {MAX_LENGTH} characters; take less along.")
-        self.code, self.where, self.language = _SPACED_LAUNCH.sub(r"<<<\1>>>", code), str(where), language
+        self.code, self.where, self.language = code, str(where), language
         self.folders, given = [*folders], dict(defines or {})
         # The name of a template's parameter binds it; as a macro it would hide the parameter.
         bound = {
@@ -203,14 +207,16 @@ class Unit:
             elif (found := _UNKNOWN.match(one.spelling)) is not None and file:
                 at = one.location.offset
                 if not file.startswith(_EMPTY) and at < len(self.text(file)):
-                    self.unknown.setdefault((file, at), Unknown(found[1], file, one.location.line, at))
+                    called = self.text(file)[at + len(found[1]) :].lstrip().startswith(b"(")
+                    value = "undeclared identifier" in one.spelling and not called
+                    self.unknown.setdefault((file, at), Unknown(found[1], file, one.location.line, at, value))
                 self._stubs.setdefault(f"{found[2] or ''}::{found[1]}", self._stub(file, at, found[1], found[2] or ""))
         return len(self.missing) + len(self._stubs) + len(self.folders) > before
 
     def _folder_above(self, header: str) -> Path | None:
         """The folder of the project that has a header of this name, as its build gives it with -I."""
         where = Path(self.where).resolve()
-        for folder in where.parents[1 : 1 + MAX_ABOVE] if where.is_file() else ():
+        for folder in where.parents[: 1 + MAX_ABOVE] if where.is_file() else ():
             for place in (folder, folder / "include", folder / "includes"):
                 if (place / header).is_file():
                     return place
@@ -283,41 +289,49 @@ class Unit:
         """The kernel that `wanted` names, as `k` or as `k<256, float>`, or the only one. Raises `SourceError`."""
         found = self.kernels()
         names = list(dict.fromkeys(one.spelling for one in found))
-        marks = "`__global__ void NAME(...)`" if self.language == "cuda" else "`__kernel void NAME(...)`"
-        if not names:
-            raise SourceError(
-                f"{self.where}: there is no kernel, a function {marks} with its body; if a macro makes it, "
-                "write that out; if a condition of the preprocessor leaves it out, give the macro with -D."
-            )
         name, _, bound = (wanted or "").partition("<")
         name, _, at = name.strip().split("::")[-1].partition(":")
-        if not name:
-            if len(names) > 1:
-                raise SourceError(
-                    f"{self.where}: there are {len(names)} kernels: choose one of {', '.join(names)} with {option}."
-                )
-            name = names[0]
+        hidden = _conditions(self.code, name) if name not in names else []
+        macros = {one[1]: "1" for one in map(_CONDITION.fullmatch, hidden) if one is not None}
+        if macros.keys() - self.defines.keys():
+            self.defines = macros | self.defines
+            self.parse()
+            return self.entry(wanted, option)
+        if hidden and not macros:
+            left_out = f"the preprocessor leaves {name} out at `{'` and `'.join(hidden)}`"
+            raise SourceError(f"{self.where}: {left_out}: set its macros for that, with -D or in it.")
+        if self.language == "opencl" and (head := re.search(r"\btemplate\s*<[^<>]*>(?=\s*(?:__)?kernel\b)", self.code)):
+            raise SourceError(f"{self.where}: `{head[0]}` is C++, not OpenCL C: write the kernel out for one type.")
+        marks = "`__global__ void NAME(...)`" if self.language == "cuda" else "`__kernel void NAME(...)`"
+        places = {self.code[: one.start()].count("\n") + 1 for one in re.finditer(rf"\b{name or 0}\s*\(", self.code)}
+        for one in self.diagnostics if name not in names else ():
+            if one.location.line in places and str(one.location.file) == self.where:
+                line = f"line {one.location.line}, with {name}, is not understood ({one.spelling})"
+                raise SourceError(f"{self.where}: {line}: give the macros that your build gives with -D.")
+        if not names:
+            why = f"there is no kernel, a function {marks} with its body; if a macro makes it, write that out"
+            raise SourceError(f"{self.where}: {why}.")
+        if not name and len(names) > 1:
+            known = f"there are {len(names)} kernels: choose one of {', '.join(names)} with {option}"
+            raise SourceError(f"{self.where}: {known}.")
+        name = name or names[0]
         chosen = [one for one in found if one.spelling == name]
         if not chosen:
             raise SourceError(f"{self.where}: there is no kernel '{name}'; choose {option} from {', '.join(names)}.")
         if any(kind(one) == "FUNCTION_TEMPLATE" for one in chosen):
             # Of a template and its specialisations, the values choose.
             chosen = [one for one in chosen if library().clang_getSpecializedCursorTemplate(one) is None]
-        lines = [str(one.location.line) for one in chosen]
-        if len(chosen) > 1 and at not in lines:
-            raise SourceError(
-                f"{self.where}: there are {len(chosen)} kernels '{name}', in the lines {', '.join(lines)}: choose one "
-                f"with {option} {name}:{lines[0]}."
-            )
         chosen = [one for one in chosen if str(one.location.line) == at] or chosen
+        alike = tuple(str(one.location.line) for one in chosen[1:])
         if kind(chosen[0]) != "FUNCTION_TEMPLATE":
-            return Entry(name, chosen[0], chosen[0])
-        return self._bound(chosen[0], [one.strip() for one in split(bound.strip().removesuffix(">"))] if bound else [])
+            return Entry(name, chosen[0], chosen[0], alike=alike)
+        given = [one.strip() for one in split(bound.strip().removesuffix(">"))] if bound else []
+        return replace(self._bound(chosen[0], given), alike=alike)
 
     def _bound(self, template: Any, given: list[str]) -> Entry:
         instances = self._launched(template)
         parameters = [one for one in template.get_children() if kind(one).startswith("TEMPLATE_")]
-        values, types, order = self._values(template, parameters, given, instances[0] if instances else [])
+        values, types, order, guessed = self._values(template, parameters, given, instances[0] if instances else [])
         scope, above = [template.spelling], template.semantic_parent
         while above is not None and kind(above) == "NAMESPACE":
             scope.insert(0, above.spelling)
@@ -340,24 +354,27 @@ class Unit:
             self._faults(template, texts, scope)
         if not any(map(_NO_CLASS.search, faults)) and (made := self._instance(template)) is not None:
             declared = next(one for one in self.kernels() if one.location == made.location)
-            others = tuple(", ".join(one) for one in instances[1:]) if not given and values else ()
+            bound = [[one[at] for at, name in enumerate(names[: len(one)]) if name in values] for one in instances]
+            others = tuple(dict.fromkeys(", ".join(one) for one in bound[1:] if one != bound[0])) if not given else ()
             named = dict(zip(names, texts, strict=True))
             types |= {name: "int" for name in free if named[name] == "int"}
-            return Entry(template.spelling, declared, made, values, types, others, named)
+            return Entry(template.spelling, declared, made, values, types, others, named, guessed)
         why = next((f": {one.spelling}" for one in reversed(self.diagnostics)), "")
         why = next((f": {one}" for one in faults if _NO_CLASS.search(one)), why)
-        if missing := [one.name for one in self.unknown.values() if _within(template, one.file, one.offset)]:
+        if missing := [one.name for one in self.unknown.values() if within(template, one.file, one.offset)]:
             used = ", ".join(dict.fromkeys(missing))
             why = f", as it uses undeclared names: {used}; name with -I the folders of its headers"
+        if guessed:
+            why += f", and nothing says the value of {', '.join(guessed)}: give it with -D NAME=VALUE"
         instance = f"{'::'.join(scope)}<{', '.join(texts)}>"
         raise SourceError(f"{self.where}, line {template.location.line}: {instance} cannot be made{why}.")
 
     def _values(
         self, template: Any, parameters: Sequence[Any], given: Sequence[str], launched: Sequence[str]
-    ) -> tuple[dict[str, str], dict[str, str | None], list[str]]:
-        """The values and types of a template's parameters, and all of them in order: as given, else as the source
-        launches it, else the default; a float where nothing binds a type."""
-        values, types, order = dict[str, str](), dict[str, str | None](), list[str]()
+    ) -> tuple[dict[str, str], dict[str, str | None], list[str], dict[str, str]]:
+        """The values and types of a template's parameters, all of them in order, and of which values nothing is known:
+        as given, else as the source launches it, else the default; a float where nothing binds a type."""
+        values, types, order, guessed = dict[str, str](), dict[str, str | None](), list[str](), list[str]()
         for at, one in enumerate(parameters):
             name, written = one.spelling, self.written(one)
             if "..." in written or kind(one) == "TEMPLATE_TEMPLATE_PARAMETER":
@@ -371,24 +388,21 @@ class Unit:
                 types[name] = chosen
                 order.append(chosen or found or "float")
                 continue
-            if found and one.type.get_canonical().kind.name == "ENUM":
-                found = f"({one.type.spelling}){found}"
-            value = chosen or found or written.partition("=")[2].strip()
-            if not value:
-                raise SourceError(
-                    f"{self.where}: {template.spelling} is a template over the value {name}: say which one you launch, "
-                    f"with -D {name}=VALUE or --entry '{template.spelling}<...>'."
-                )
-            values[name] = value
-            order.append(value)
-        return values, types, order
+            values[name] = chosen or found or written.partition("=")[2].strip()
+            if not values[name]:
+                guessed.append(name)
+                values[name] = typical(name, one.type.get_canonical().kind.name)
+            if not chosen and re.fullmatch(r"-?\d+", values[name]) and one.type.get_canonical().kind.name == "ENUM":
+                values[name] = f"({one.type.spelling}){values[name]}"
+            order.append(values[name])
+        return values, types, order, {name: values[name] for name in guessed}
 
     def _faults(self, template: Any, arguments: Sequence[str], scope: Sequence[str]) -> list[str]:
         """Parses again, with the instance of a template named behind the source: what clang has against it."""
         instance = f"{'::'.join(scope)}<{', '.join(arguments)}>"
         found = self.parse(f"auto tunesmith_entry = &{instance};")
         places = [(one.spelling, one.location.file, one.location.offset) for one in found]
-        faults = [why for why, file, at in places if file is not None and _within(template, file.name, at)]
+        faults = [why for why, file, at in places if file is not None and within(template, file.name, at)]
         return faults or ([] if self._instance(template) is not None else [instance])
 
     def _instance(self, template: Any) -> Any | None:
@@ -413,20 +427,34 @@ class Unit:
                         value = str(made.get_template_argument_value(at)) if what == "INTEGRAL" else ""
                         texts.append(made.get_template_argument_type(at).spelling if what == "TYPE" else value)
                     found[tuple(texts)] = None
-        for text in () if found else re.findall(rf"\b{template.spelling}\s*<([^;<>(){{}}]*)>(?!\s*\()", self.code):
-            # Host code that needs headers that are not here has no complete tree.
-            known = [one if re.fullmatch(r"-?\d+|true|false", one) else self._constant(one) for one in split(text)]
-            found[tuple(known)] = None
+        # Host code that needs headers that are not here has no complete tree.
+        found = found or dict.fromkeys(self._instances(template.spelling, r"(?!\s*\()"))
         return [list(one) for one in sorted(found, key=lambda one: one.count(""))]
 
-    def _constant(self, name: str) -> str:
-        """A macro of the source, or of a header, as it is, one of its constants as a number; empty for other names."""
-        if any(kind(one) == "MACRO_DEFINITION" and one.spelling == name for one in self.tree.cursor.get_children()):
-            return name
-        given = set(
-            re.findall(rf"\bconst(?:expr)?\b[^;{{}}()]*?\b{re.escape(name)}\s*=\s*(\d+|true|false)\s*[,;]", self.code)
-        )
-        return str(given.pop()) if len(given) == 1 else ""
+    def _instances(self, name: str, behind: str = "", depth: int = 0) -> Iterator[tuple[str, ...]]:
+        """The template arguments behind a name in the text, each as `bound_to` has it. behind: what follows them."""
+        pattern = rf"\b{name}\s*<((?:[^;<>(){{}}]|<[^;<>(){{}}]*>)*)>{behind}"
+        for one in re.finditer(pattern, self.code) if depth < MAX_ABOVE else ():
+            yield from itertools.product(*(self.bound_to(text, one.start(), depth) for text in split(one[1])))
+
+    def bound_to(self, text: str, at: int, depth: int = 0) -> list[str]:
+        """The values of a template argument at a place of the source: a number or a macro as it is; of the constant
+        before it; of the instances of the function around it, whose template has it. Empty ones for others."""
+        if re.fullmatch(r"-?\d+|true|false", text) or (
+            text.isidentifier()
+            and any(kind(one) == "MACRO_DEFINITION" and one.spelling == text for one in self.tree.cursor.get_children())
+        ):
+            return [text]
+        before = self.code[:at]
+        given = rf"\bconst(?:expr)?\b[^;{{}}()]*?\b{re.escape(text)}\s*=\s*(\d+|true|false)\s*[,;]"
+        if found := re.findall(given, before) or re.findall(given, self.code):
+            return found[-1:]
+        for head, function in re.findall(r"\btemplate\s*<([^{};()]*)>[^;{}()<>]*?\b(\w+)\s*\(", before)[-1:]:
+            names = [one.partition("=")[0].split()[-1:] for one in split(head)]
+            around = self._instances(function, "", depth + 1) if [text] in names else ()
+            values = [one[names.index([text])] for one in around if len(one) > names.index([text])]
+            return list(dict.fromkeys(filter(None, values))) or [""]
+        return [""]
 
     def written(self, cursor: Any) -> str:
         """The text of a cursor."""
@@ -435,7 +463,29 @@ class Unit:
         return data[cursor.extent.start.offset : cursor.extent.end.offset].decode(errors="replace")
 
 
-def _within(cursor: Any, file: str, offset: int) -> bool:
+def _conditions(code: str, name: str) -> list[str]:
+    """The conditions of the preprocessor that leave the definition of a function out, as the source has them."""
+    found, around = re.search(rf"\b{name}\s*\([^;{{}}]*\)\s*\{{", code), list[str]()
+    above = code[: found.start()] if found is not None and name else ""
+    for word, rest in re.findall(r"(?m)^[ \t]*#[ \t]*(if\w*|el\w*|endif)\b[ \t]*(.*)", above):
+        if not word.startswith("if"):
+            before = around.pop() if around else ""
+            word, rest = (word, f"of {before}") if word == "else" else (word, rest)
+            word, rest = ("ifdef", before[8:]) if rest.startswith("of #ifndef ") else (word, rest)
+        if word != "endif":
+            around.append(f"#{word} {rest}".strip())
+    defined = {*re.findall(r"#[ \t]*define[ \t]+(\w+)", code)}
+    return [one for one in around if bool(defined & {*re.findall(r"\w+", one)}) == one.startswith("#else")]
+
+
+def typical(name: str, type_: str = "INT") -> str:
+    """A value for a constant of the build, or for a parameter of a template that nothing binds."""
+    if type_ in ("BOOL", "ENUM"):
+        return "false" if type_ == "BOOL" else "0"
+    return "256" if re.search("(?i)thread|block|group|cta", name) else "4"
+
+
+def within(cursor: Any, file: str, offset: int) -> bool:
     first, last = cursor.extent.start, cursor.extent.end
     return bool(first.file.name == file and first.offset <= offset < last.offset)
 

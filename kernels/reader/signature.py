@@ -18,9 +18,6 @@ from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Argument, Task, TaskError
 from tunesmith.kernels.spec.template import BACKENDS, Template
 
-_VECTOR = re.compile(r"((?:u?(?:char|short|int|long|longlong))|float|double|half)(2|3|4|8|16|1)")
-_PAIRS = {"__half2": "__half", "__nv_bfloat162": "__nv_bfloat16"}
-_COMPONENTS = "xyzw"
 _ARRAYS = "a pointer to arrays"
 
 
@@ -58,16 +55,6 @@ def refused(one: Parameter) -> str:
         return f"is a void pointer: declare it with the type of its elements, such as {array.format('float')}"
     if "image" in kind.spelling or "sampler" in kind.spelling or "Texture" in one.cursor.type.spelling:
         return f"is an image or a texture, which no argument can be: read from an array, `const float* {one.name}`"
-    written_name = re.sub(
-        r"\b(?:const|volatile|restrict|struct|__\w+(?<!half2)(?<!float162))\b|[*&]", "", one.cursor.type.spelling
-    ).strip()
-    vector = _VECTOR.fullmatch(name) or _VECTOR.fullmatch(written_name)
-    if vector is not None or name in _PAIRS:
-        element, count = (vector[1], int(vector[2])) if vector is not None else (_PAIRS[name], 2)
-        element = "long long" if element == "longlong" else element
-        kind_ = vector[0] if vector is not None else name
-        parts = ", ".join(f"{element} {one.name}_{_COMPONENTS[at] if at < 4 else at}" for at in range(count))
-        return f"is a `{kind_}`: make its components parameters of their own ({parts})"
     record = one.cursor.type.get_canonical()
     members = [field.spelling for field in (record if inner is None else record.get_pointee()).get_fields()]
     if inner is not None:

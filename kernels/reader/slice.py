@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tunesmith.kernels.build.guard import HEADER_FOLDERS, HEADERS
-from tunesmith.kernels.reader.parse import BUILTINS, FUNCTIONS, Entry, Unit, Unknown, kind, library, walk
+from tunesmith.kernels.reader.parse import BUILTINS, FUNCTIONS, Entry, Unit, Unknown, kind, library, walk, within
 
 MAX_LISTED = 12
 """Names in a sentence."""
@@ -74,6 +74,7 @@ class _Reached:
         for of_file in self._places.values():
             of_file.sort(key=lambda one: (one.start, -one.end))
         self._seen: set[int] = set()
+        self._special: list[Any] = []
         self.add(entry.declared)
         head = set(_WORD.findall(unit.written(entry.declared).partition("{")[0]))
         for cursor in unit.declarations():
@@ -81,6 +82,10 @@ class _Reached:
             if kind(cursor) == "VAR_DECL" and cursor.spelling in head:
                 self.add(cursor)
         self._follow(entry.function)
+        while ready := [one for one in self._special if self._is_needed(one)]:
+            self._special = [one for one in self._special if one not in ready]
+            for one in ready:
+                self.add(one)
         self._add_macros()
 
     def add(self, cursor: Any) -> None:
@@ -109,7 +114,13 @@ class _Reached:
         for one in self.unit.declarations():
             general = library().clang_getSpecializedCursorTemplate(one)
             if general is not None and general.canonical == template.canonical:
-                self.add(one)
+                self._special.append(one)
+
+    def _is_needed(self, specialisation: Any) -> bool:
+        """Whether all types of the author that a specialisation is for are used."""
+        named = [one.referenced for one in specialisation.get_children() if kind(one) == "TYPE_REF"]
+        own = [one.location for one in named if self.unit.own(one) and not kind(one).startswith("TEMPLATE_")]
+        return all(self.keeps(one.file.name, one.offset) for one in own)
 
     def _at(self, file: str, offset: int) -> _Declared | None:
         of_file = self._places.get(file, [])
@@ -129,7 +140,9 @@ class _Reached:
                     for at in range(library().clang_getNumOverloadedDecls(one))
                 )
                 for overload in overloads:
-                    if self.unit.own(overload):
+                    # Where a name is undeclared, the call in the instance tells whether it is this one.
+                    unknown = any(within(overload, one.file, one.offset) for one in self.unit.unknown.values())
+                    if self.unit.own(overload) and not unknown:
                         self.add(overload)
             target = one.referenced
             if target is not None and target != one:
@@ -275,8 +288,12 @@ def sliced(unit: Unit, entry: Entry) -> Slice:
         headers += [one for one in accepted if one not in headers]
         unknown = [one for one in unknown if not accepted or one.name not in _NAMESPACES]
     head = [*(f"#include <{one}>" for one in headers), *reached.builtin.values()]
+    if unit.language == "opencl" and re.search(r"\bhalf\d*\b", body):
+        head.insert(0, "#pragma OPENCL EXTENSION cl_khr_fp16 : enable")
     if unit.language == "cuda":
-        body = _STD.sub("cuda::std::", body)
+        # A namespace of the author's may be called cuda.
+        named = any("cuda" in one.scope for one in reached.kept.values())
+        body = _STD.sub("::cuda::std::" if named else "cuda::std::", body)
         for old, new in _RENAMED.items():
             body = re.sub(rf"\bcub::{old}\b", new, body)
     return Slice(
@@ -364,8 +381,9 @@ def _kernel(reached: _Reached, kernel: _Declared, types: dict[str, str]) -> str:
     head = re.sub(r"\b(?:static|inline)\b\s*|\bextern\s*\"C\"\s*", "", head)
     head = re.sub(rf"\b({entry.name})\s*<[^()]*>(?=\s*\()", r"\1", head)
     text = f'extern "C" {head}{brace}{inside}'
-    named = "::".join(one for one in kernel.scope if one)
-    before = [f"namespace {named} {{}}\nusing namespace {named};"] if named else []
+    named = [one for one in kernel.scope if one]
+    scopes = ["::".join(named[: at + 1]) for at in range(len(named))]
+    before = [f"namespace {one} {{}}\nusing namespace {one};" for one in scopes]
     for parameter in entry.declared.get_children():
         name = parameter.spelling
         if name in entry.values and entry.values[name] != name:
@@ -384,10 +402,10 @@ def _usings(reached: _Reached) -> Iterator[tuple[str, int, str]]:
     used |= {"nvcuda", "nvcuda::wmma"} if "mma.h" in reached.sections else set()
     used |= {one.name for one in reached.unit.unknown.values()}
     for one in reached.unit.declarations():
-        if kind(one) == "USING_DIRECTIVE" and not _scope(one):
+        if kind(one) == "USING_DIRECTIVE":
             text = reached.unit.written(one)
             if text.split()[-1].removeprefix("::") in used:
-                yield one.extent.start.file.name, one.extent.start.offset, f"{text};"
+                yield one.extent.start.file.name, one.extent.start.offset, _scoped(f"{text};", _scope(one))
 
 
 def listed(unknown: Sequence[Unknown]) -> str:

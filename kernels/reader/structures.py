@@ -6,11 +6,13 @@ parameters. Members that no function of the device uses are zero.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 from tunesmith.kernels.reader.facts import task_type
-from tunesmith.kernels.reader.parse import FUNCTIONS, Entry, Unit, body, kind, walk
+from tunesmith.kernels.reader.launch import CALL
+from tunesmith.kernels.reader.parse import FUNCTIONS, Entry, Unit, body, kind, split, walk
 
 MAX_ELEMENTS = 16
 """Elements of a member that is an array, each of which becomes a parameter."""
@@ -23,17 +25,17 @@ class _Unsuitable(Exception):
 def with_members(unit: Unit, entry: Entry) -> str | None:
     """The source with the members of structures in their place; None where the kernel takes none by value, or one with
     a member that cannot be a parameter."""
-    code, edits, made = unit.code.encode(), list[tuple[int, int, str]](), list[str]()
+    code, edits, made, spread = unit.code.encode(), list[tuple[int, int, str]](), list[str](), dict[int, list[str]]()
     used, casts = _used_members(entry.function), _casts(entry.declared)
     names = [one.spelling for one in entry.function.get_arguments()]
     generic = [one for one in entry.declared.get_children() if kind(one) == "PARM_DECL"]
-    for one, written in zip(entry.function.get_arguments(), generic, strict=True):
+    for at, (one, written) in enumerate(zip(entry.function.get_arguments(), generic, strict=True)):
         type_ = one.type.get_canonical()
-        if type_.kind.name != "RECORD" or task_type(type_):
+        if type_.kind.name not in ("RECORD", "EXTVECTOR") or task_type(type_):
             continue
         start, end = written.extent.start, written.extent.end.offset
         try:
-            parameters, value = _flat(type_, one.spelling, used, casts, unit.language)
+            parameters, value = _flat(type_, one.spelling, "", used, casts, unit.language)
         except _Unsuitable:
             return None
         if start.file is None or start.file.name != unit.where or not parameters:
@@ -41,42 +43,62 @@ def with_members(unit: Unit, entry: Entry) -> str | None:
         if {one.rpartition(" ")[2] for one in parameters} & {*names}:
             return None
         edits.append((start.offset, end, ", ".join(parameters)))
-        made.append(f" {written.type.spelling} {one.spelling} = {value};")
+        made.append(f" {written.type.spelling.removeprefix('__private ')} {one.spelling} = {value};")
+        spread[at] = [*parameters.values()]
     begin = body(entry.declared)
     if not edits or begin is None:
         return None
     edits.append((begin.extent.start.offset + 1, begin.extent.start.offset + 1, "".join(made)))
     for first, last, text in sorted(edits, reverse=True):
         code = code[:first] + text.encode() + code[last:]
-    return code.decode(errors="replace")
+    calls = re.compile(rf'(?<={CALL}\("{entry.name}", )([^;]*)(?=\); )')
+    return calls.sub(lambda call: _spread(call[1], spread), code.decode(errors="replace"))
 
 
-def _flat(record: Any, name: str, used: set[str], casts: dict[str, str], language: str) -> tuple[list[str], str]:
-    """Parameters for the members of a structure called `name`, and the initialiser that makes it of them. casts: types
-    of pointers to void. Raises `_Unsuitable`."""
-    parameters, values = list[str](), list[str]()
+def _spread(call: str, members: dict[int, list[str]]) -> str:
+    """What is passed to a launch, with the members of structures in their place."""
+    parts = split(call)
+    for at, names in sorted(members.items(), reverse=True):
+        given = parts[at + 3] if at + 3 < len(parts) else "0"
+        parts[at + 3 : at + 4] = [f"{given}{name}" if given != "0" else "0" for name in names]
+    return ", ".join(parts)
+
+
+def _flat(
+    record: Any, name: str, path: str, used: set[str], casts: dict[str, str], language: str
+) -> tuple[dict[str, str], str]:
+    """Parameters for the members of a structure called `name`, with their paths in it behind `path`, and the
+    initialiser that makes it of them. casts: types of pointers to void. Raises `_Unsuitable`."""
+    parameters, values = dict[str, str](), list[str]()
+    if record.kind.name == "EXTVECTOR":
+        names = [f"{name}_{'xyzw'[at] if record.element_count <= 4 else at}" for at in range(record.element_count)]
+        element = record.element_type.spelling
+        made = f"({element.replace('unsigned ', 'u')}{len(names)})({', '.join(names)})"
+        return {f"{element} {one}": "" for one in names}, made
     declaration = record.get_declaration()
     if any(kind(one) in ("CXX_BASE_SPECIFIER", "CONSTRUCTOR") for one in declaration.get_children()):
         raise _Unsuitable
     for member in record.get_fields():
         called, type_ = f"{name}_{member.spelling}", member.type.get_canonical()
+        at = f"{path}.{member.spelling}"
         if member.spelling not in used:
             in_c = "{0}" if type_.kind.name in ("RECORD", "CONSTANTARRAY") else "0"
             values.append("{}" if language == "cuda" else in_c)
-        elif type_.kind.name == "RECORD" and not task_type(type_):
-            inner, value = _flat(type_, called, used, casts, language)
-            parameters += inner
+        elif type_.kind.name in ("RECORD", "EXTVECTOR") and not task_type(type_):
+            inner, value = _flat(type_, called, at, used, casts, language)
+            parameters |= inner
             values.append(value)
         elif type_.kind.name == "CONSTANTARRAY" and _is_plain(type_.element_type):
             if type_.element_count > MAX_ELEMENTS:
                 raise _Unsuitable
-            names = [f"{called}_{at}" for at in range(type_.element_count)]
-            parameters += [f"{type_.element_type.spelling} {one}" for one in names]
+            names = [f"{called}_{number}" for number in range(type_.element_count)]
+            kept = type_.element_type.spelling
+            parameters |= {f"{kept} {one}": f"{at}[{number}]" for number, one in enumerate(names)}
             values.append(f"{{{', '.join(names)}}}")
         elif _is_plain(type_):
             to_void = type_.kind.name == "POINTER" and type_.get_pointee().kind.name == "VOID"
             spelled = casts.get(member.get_usr(), "") if to_void else ""
-            parameters.append(f"{spelled or member.type.spelling} {called}")
+            parameters[f"{spelled or member.type.spelling} {called}"] = at
             values.append(called)
         else:
             raise _Unsuitable

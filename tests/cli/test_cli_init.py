@@ -64,8 +64,8 @@ def test_a_full_disk_leaves_nothing(here: Any, tmp_path: Path, monkeypatch: pyte
 
 
 def test_headers_and_macros_of_a_build_are_taken_along(tmp_path: Path, here: Any) -> None:
-    (tmp_path / "include").mkdir()
-    (tmp_path / "include" / "scale.h").write_text(
+    (tmp_path / "headers").mkdir()
+    (tmp_path / "headers" / "scale.h").write_text(
         "#pragma once\n__device__ float scaled(float x) { return SCALE * x; }\n"
     )
     (tmp_path / "k.cu").write_text(
@@ -75,11 +75,11 @@ def test_headers_and_macros_of_a_build_are_taken_along(tmp_path: Path, here: Any
     missing = here("init", "k.cu", cwd=tmp_path)
     assert missing.returncode == 2 and "undeclared names: scaled (k.cu:4)" in missing.stderr and "-I" in missing.stderr
     assert "scale.h" in missing.stderr
-    drafted = here("init", "k.cu", "-I", "include", "-D", "SCALE=3.0f", cwd=tmp_path)
+    drafted = here("init", "k.cu", "-I", "headers", "-D", "SCALE=3.0f", cwd=tmp_path)
     assert drafted.returncode == 0, drafted.stderr
     source = (tmp_path / "k" / "baseline.cu").read_text()
     assert "#define SCALE 3.0f\n" in source and "float scaled(float x)" in source and "include" not in source
-    wrong = here("init", "k.cu", "-I", "include", "-D", "3=x", "--out", "other", cwd=tmp_path)
+    wrong = here("init", "k.cu", "-I", "headers", "-D", "3=x", "--out", "other", cwd=tmp_path)
     assert wrong.returncode == 2 and "-D: '3=x' is not of the form" in wrong.stderr
 
 

@@ -160,6 +160,12 @@ class TestLaunch:
             + ('grid = ["n"], block = [64]',),
             ("void f(int n) { float* x; thrust::v<int> v; cudaMalloc(&x, n); k<<<ceil(n / 64.0), 64>>>(x, x, n); }",)
             + ('grid = ["ceil_div(n, 64)"], block = [64]',),
+            (
+                "void f(at::Tensor x, int m) { const int T = 32; AT_DISPATCH(x.type(), [&] {\n"
+                "k<<<up(m, T), T, 0, at::stream()>>>(x.data<float>(), x.data<float>(), m); }); }\n"
+                "int up(int a, int b) { return (a + b - 1) / b; }",
+            )
+            + ('grid = ["ceil_div(n, 32)"], block = [32]',),
         ],
     )
     def test_that_of_the_host(self, host: str, launch: str) -> None:
@@ -169,6 +175,7 @@ class TestLaunch:
         ("host", "question"),
         [
             ("", "the launch, as the source has none"),
+            ("void f(float* x, int n, dim3 g) { k<<<g, g>>>(x, x, n); }", "the launch, as the source has <<<g, g>>>"),
             ("void f(float* x, int n, int t) { k<<<n, t>>>(x, x, n); }", "the block, which the source launches with t"),
             ("void f(float* x, int n) { k<<<n, 64>>>(x, x, n); k<<<n, 32>>>(x, x, n); }", "which launch you mean"),
             ("void f(float* x, int n) { k<<<64, 64>>>(x, x, n); }", "the grid, which the source launches as 64"),
@@ -343,6 +350,19 @@ class TestTemplates:
                 {},
                 ["whether BLOCK = 8"],
             ),
+            (
+                "",
+                "k",
+                {},
+                ["BLOCK = 256;", "# FILL: whether BLOCK = 256 in it is meant, of which the source says nothing"],
+            ),
+            (
+                "template <class T, int B> void f(T* x, int n) { k<B, T><<<n / B, B>>>(x.data(), x, n); }\n"
+                "void g(Tensor x) { if (x.wide()) f<at::Half, 64>(x, 8); f<float, 32>(x, 8); }",
+                "k",
+                {},
+                ["BLOCK = 64;", 'grid = ["n // 64"], block = [64]', "the source launches <32> too"],
+            ),
         ],
     )
     def test_values_are_bound_as_a_compiler_binds_them(
@@ -397,14 +417,21 @@ class TestTask:
         [
             ("int x;", "there is no kernel"),
             (SAXPY + SAXPY.replace("saxpy", "other"), "2 kernels: choose one of saxpy, other with --entry"),
-            ("template <int N> " + SAXPY, "is a template over the value N: say which one you launch, with -D N=VALUE"),
+            (
+                "template <int N> " + SAXPY.replace("a *", "a.b * N *"),
+                "and nothing says the value of N: give it with -D NAME=VALUE",
+            ),
             ("#include <torch/extension.h>\n" + SAXPY.replace("a *", "at::f(a) *"), "undeclared names: at (my.cu:5)"),
             ("template <typename... T> __global__ void k(float* x, T... rest) {}", "any number of parameters"),
             (SAXPY.replace("float* y", "float** y"), "is a pointer to pointers: join the arrays into one, `float* y`"),
             (SAXPY.replace("float* in", "float (*in)[4]"), "declare it as `const float* in`, and for in[i][j] write"),
             (SAXPY.replace("int n", "const int& n"), "is a reference: declare it by value, as `int n`"),
             (SAXPY.replace("float a", "float (*a)(float)").replace("a *", "a(1) *"), "is a pointer to a function"),
-            ("__kernel void saxpy(__global float* y, float3 a) { y[0] = a.x; }", "(float a_x, float a_y, float a_z)"),
+            ("#define T {{T}}\n" + SAXPY, "a program fills in {{T}} before this file is a source"),
+            (
+                "#include <cv.h>\n" + SAXPY.replace("float* y", "Mat y"),
+                "my.cu: it uses undeclared names: Mat (my.cu:3)",
+            ),
             ("struct Two { int p, q[99]; };" + SAXPY.replace("float a", "Two a").replace("a *", "a.q[1] *"), "(p, q)"),
             (
                 "struct Two { int p; float q; };" + SAXPY.replace("float* y", "Two* y").replace("y[i]", "y[i].p"),
@@ -418,13 +445,34 @@ class TestTask:
                 "namespace glm { template <class T> struct V; }" + SAXPY.replace("float* y", "glm::V<float>* y"),
                 "whose members are not known",
             ),
-            (SAXPY.replace("int n", "int lambda").replace("< n", "< lambda"), "reserved name"),
         ],
     )
     def test_what_cannot_be_drafted_is_said_with_the_remedy(self, code: str, message: str) -> None:
         with pytest.raises(SourceError) as caught:
             draft(code, None, "my.cu")
         assert message in str(caught.value) and str(caught.value).startswith("my.cu")
+
+    @pytest.mark.parametrize(
+        ("code", "message"),
+        [
+            (
+                "#define A\n#ifdef A\n#else\n" + SAXPY + "#endif\n",
+                "leaves saxpy out at `#else of #ifdef A`: set its mac",
+            ),
+            ("__kernel void saxpy(__global float* y) MORE { y[0] = 1; }", "line 1, with saxpy, is not understood"),
+            ("template <class T>\n__kernel void saxpy(__global T* y) { *y = 1; }", "`template <class T>` is C++, not"),
+        ],
+    )
+    def test_why_a_kernel_of_this_name_cannot_be_seen_is_said(self, code: str, message: str) -> None:
+        with pytest.raises(SourceError) as caught:
+            draft(code, "saxpy", "my.cu")
+        assert message in str(caught.value)
+
+    @pytest.mark.parametrize(
+        "condition", ["if defined(GPU) // of the build", "ifdef GPU", "if GPU", "ifndef GPU\n#else"]
+    )
+    def test_a_macro_without_which_there_is_no_such_kernel_is_defined(self, condition: str) -> None:
+        assert 'role = "in"' in line(f"#{condition}\n{PLAIN}\n#endif\n", "x", "k")
 
     @pytest.mark.parametrize(
         ("kind", "dtype"),
@@ -520,3 +568,35 @@ class TestOpenCL:
         assert "__local float a[256];" in source and "__local int b[512];" in source
         assert 'grid = ["ceil_div(n, 256)"], block = [256]' in task
         assert re.search(r"k\(__global float\* y, int n\)", source) and '"a"' not in task
+
+    def test_parameters_of_vectors_and_with_reserved_names_are_changed(self) -> None:
+        code = "__kernel void k(__global half* y, int3 from, int ceil) {\n"
+        code += "    int i = get_global_id(0);\n    if (i < ceil) y[i] = from.x + from.s2;\n}"
+        drafted = draft(code, None, "my.cl").files
+        assert 'shape = ["ceil_"]' in drafted["task.toml"] and "cl_khr_fp16 : enable" in drafted["baseline.cl"]
+        assert (
+            "int from_x, int from_y, int from_z, int ceil_) { int3 from = (int3)(from_x, from_y, from_z);"
+            in drafted["baseline.cl"]
+        )
+
+    def test_sizes_leave_no_empty_grid(self) -> None:
+        code = "void f(float* x, int n) { k<<<n / 6, 64>>>(x, x, n); }"
+        assert "sizes = { n = 8 }" in files(PLAIN + code, None)["task.toml"]
+
+    def test_a_macro_that_the_build_gives_is_guessed_and_asked_about(self) -> None:
+        code = "__kernel void k(__global float* y) { __local float a[GROUP]; a[get_local_id(0)] = SCALE;\n"
+        code += "barrier(CLK_LOCAL_MEM_FENCE); y[get_global_id(0)] = a[get_local_id(0)]; }"
+        drafted = draft(code, None, "my.cl").files
+        assert "#define GROUP 256" in drafted["baseline.cl"] and "#define SCALE 4" in drafted["baseline.cl"]
+        assert "# FILL: whether GROUP = 256 in it is meant" in drafted["task.toml"]
+
+    def test_a_volume_has_the_shape_that_its_guard_gives(self) -> None:
+        code = "__kernel void k(__global const uchar* x, __global uchar* y, uint h, uint w, uint c) {\n"
+        code += "    int i = get_global_id(0), j = get_global_id(1), k = get_global_id(2);\n"
+        code += (
+            "    if (i >= w || j >= h || k >= c) return;\n    y[i + j * w + k * w * h] = x[i + j * w + k * w * h];\n}"
+        )
+        assert (
+            '"y", role = "out", dtype = "uint8", shape = ["c", "h", "w"]'
+            in draft(code, None, "my.cl").files["task.toml"]
+        )
