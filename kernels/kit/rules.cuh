@@ -152,6 +152,10 @@ __device__ __forceinline__ void move(runs_& runs, int lane, array_ array, long l
     if (__all_sync(0xffffffffu, high == low || whole)) move<back_, hint_, wide>(runs, lane, array, begin, low, high);
     else move<back_, hint_, 1>(runs, lane, array, begin, low, high);
 }
+// Whether a lane of the warp has a run of a part and more.
+template <int columns_> __device__ __forceinline__ bool are_long(long long first, long long bound) {
+    return __any_sync(0xffffffffu, bound - first >= columns_);
+}
 // round(i, column) for i from first to bound in parts of columns_, as take(first, left) brings them and give(first, left) takes
 // them back; the lanes of a warp, which have runs of their own, bring and take together.
 template <int columns_, class take_, class give_, class round_>

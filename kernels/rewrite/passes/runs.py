@@ -109,7 +109,8 @@ def _through_tiles(subject: Subject, found: dict[Loop, list[_Run]]) -> Change:
 
 
 def _rewritten(subject: Subject, loop: Loop, runs: list[_Run], tiles: str) -> Edit:
-    """A loop as one over parts of runs, which come to shared memory before and leave it behind."""
+    """A loop as one over parts of runs, which come to shared memory before and leave it behind. Where the runs of a
+    warp are all shorter than a part, so that neighbours share the lines of caches, it stays."""
     words = ("RUN", "run_first", "run_left", "run_column", "run_lane", "tiles_here")
     name, first, left, column, lane, here = map(subject.name, words)
     moves, swaps = {False: "", True: ""}, list[Edit]()
@@ -123,10 +124,11 @@ def _rewritten(subject: Subject, loop: Loop, runs: list[_Run], tiles: str) -> Ed
             swaps.append(moved(subject, access, f"{here}.at_{number}.of({lane}, {column} + {distance})"))
     extent = f"{subject.written(loop.first, loop.node)}, {subject.written(loop.bound, loop.node)}"
     part, turn = f"[&](const {subject.wide} {first}, const {subject.wide} {left})", f"const int {column}"
-    opens = f"\n#if {name} > 0\n{{\nconst int {lane} = {subject.thread[0]} % {WARP};\nauto& {here} = {tiles};\n"
+    opens = f"\n#if {name} > 0\nif (tunesmith::are_long<{name}>({extent})) {{\n"
+    opens += f"const int {lane} = {subject.thread[0]} % {WARP};\nauto& {here} = {tiles};\n"
     opens += f"tunesmith::parts<{name}>({extent}, {part} {{\n{moves[False]}}}, {part} {{\n{moves[True]}}}, "
     opens += f"[&]({loop.variable.written} {loop.variable.name}, {turn}) {{\n"
-    return replace(loop.node, opens, span(loop.body, *swaps), "; });\n}\n#else\n", span(loop.node), "\n#endif\n")
+    return replace(loop.node, opens, span(loop.body, *swaps), "; });\n} else\n#endif\n", span(loop.node))
 
 
 RUNS = Pass("runs", _find, _through_tiles, {"constants": "It knows the kernel's own block alone."}, ("cache_hints",))
