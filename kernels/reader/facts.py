@@ -400,7 +400,8 @@ class _Search:
         first = self._shaped(self.sets, large=True) or self._shaped(self._sets(_LEAST))
         self.sets = self.used or self.sets
         # Two sizes that are multiples of 16 make a product that is one of 256.
-        for unit in (self._unit(), 16) if first is None or None in first[1].values() else ():
+        units = (self._unit(), 16)[: 1 + any(len(parse(one).names) > 1 for one in facts.grid)]
+        for unit in units if first is None or None in first[1].values() else ():
             aligned, used = self._shaped(self._sets(_SMALL, unit)), self.used
             if aligned is not None and _open(aligned[1]) < (99 if first is None else _open(first[1])):
                 first, self.sets = aligned, used
