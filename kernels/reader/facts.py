@@ -201,10 +201,8 @@ def read_facts(unit: Unit, entry: Entry, doubts: Sequence[str] = ()) -> Facts:
         others = " and ".join(f"<{one}>" for one in entry.others)
         facts.ask("launch", f"whether {bound} is meant: the source launches {others} too")
     if entry.alike:
-        lines = " and ".join(entry.alike)
-        facts.ask(
-            "source", f"whether the first {entry.name} is meant: --entry {entry.name}:LINE drafts that of line {lines}"
-        )
+        others = f"--entry {entry.name}:LINE drafts that of line {' and '.join(entry.alike)}"
+        facts.ask("source", f"whether the first {entry.name} is meant: {others}")
     for name, value in entry.guessed.items():
         facts.ask("source", f"whether {name} = {value} in it is meant, of which the source says nothing")
     search.conclude()
@@ -641,18 +639,9 @@ def _declared_block(unit: Unit, entry: Entry) -> tuple[int, ...]:
     demanded = re.search(r"reqd_work_group_size\s*\(([^()]*)\)", head) or re.search(
         r"__launch_bounds__\s*\(\s*(\w+)", head
     )
-    found = []
-    for one in demanded[1].split(",") if demanded else ():
-        attribute = one.strip()
-        if not attribute.isdigit():
-            macro = (
-                re.search(rf"#[ \t]*define[ \t]+{re.escape(attribute)}[ \t]+(\d+)", unit.code) if attribute else None
-            )
-            attribute = macro[1] if macro else unit.defines.get(attribute, "")
-        if not attribute.isdigit():
-            return ()
-        found.append(int(attribute))
-    return tuple(found)
+    macros = dict(re.findall(r"#[ \t]*define[ \t]+(\w+)[ \t]+(\d+)", unit.code)) | unit.defines
+    found = [macros.get(one.strip(), one.strip()) for one in demanded[1].split(",")] if demanded else []
+    return tuple(map(int, found)) if all(map(str.isdigit, found)) else ()
 
 
 def scalar_value(default: str) -> str:
