@@ -91,9 +91,8 @@ def read_kernel(
     task."""
     code, backend = _unquoted(code), language_of(code)
     if hole := re.search(r"\{%.*?%\}|(?<=\s)\{\{ *[A-Za-z_]\w* *\}\}", code):
-        raise SourceError(
-            f"{place}: a program fills in {hole[0]} before this file is a source: give the text that it makes of it."
-        )
+        why = "before this file is a source: give the text that it makes of it"
+        raise SourceError(f"{place}: a program fills in {hole[0]} {why}.")
     code = marked(code) if backend == "cuda" else code
     unit = Unit(code, Path(place), backend, folders, defines)
     found = unit.entry(entry, option)

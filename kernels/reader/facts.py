@@ -201,10 +201,8 @@ def read_facts(unit: Unit, entry: Entry, doubts: Sequence[str] = ()) -> Facts:
         others = " and ".join(f"<{one}>" for one in entry.others)
         facts.ask("launch", f"whether {bound} is meant: the source launches {others} too")
     if entry.alike:
-        lines = " and ".join(entry.alike)
-        facts.ask(
-            "source", f"whether the first {entry.name} is meant: --entry {entry.name}:LINE drafts that of line {lines}"
-        )
+        others = f"--entry {entry.name}:LINE drafts that of line {' and '.join(entry.alike)}"
+        facts.ask("source", f"whether the first {entry.name} is meant: {others}")
     for name, value in entry.guessed.items():
         facts.ask("source", f"whether {name} = {value} in it is meant, of which the source says nothing")
     search.conclude()
@@ -400,7 +398,8 @@ class _Search:
         first = self._shaped(self.sets, large=True) or self._shaped(self._sets(_LEAST))
         self.sets = self.used or self.sets
         # Two sizes that are multiples of 16 make a product that is one of 256.
-        for unit in (self._unit(), 16) if first is None or None in first[1].values() else ():
+        units = (self._unit(), 16)[: 1 + any(len(parse(one).names) > 1 for one in facts.grid)]
+        for unit in units if first is None or None in first[1].values() else ():
             aligned, used = self._shaped(self._sets(_SMALL, unit)), self.used
             if aligned is not None and _open(aligned[1]) < (99 if first is None else _open(first[1])):
                 first, self.sets = aligned, used
@@ -640,18 +639,9 @@ def _declared_block(unit: Unit, entry: Entry) -> tuple[int, ...]:
     demanded = re.search(r"reqd_work_group_size\s*\(([^()]*)\)", head) or re.search(
         r"__launch_bounds__\s*\(\s*(\w+)", head
     )
-    found = []
-    for one in demanded[1].split(",") if demanded else ():
-        attribute = one.strip()
-        if not attribute.isdigit():
-            macro = (
-                re.search(rf"#[ \t]*define[ \t]+{re.escape(attribute)}[ \t]+(\d+)", unit.code) if attribute else None
-            )
-            attribute = macro[1] if macro else unit.defines.get(attribute, "")
-        if not attribute.isdigit():
-            return ()
-        found.append(int(attribute))
-    return tuple(found)
+    macros = dict(re.findall(r"#[ \t]*define[ \t]+(\w+)[ \t]+(\d+)", unit.code)) | unit.defines
+    found = [macros.get(one.strip(), one.strip()) for one in demanded[1].split(",")] if demanded else []
+    return tuple(map(int, found)) if all(map(str.isdigit, found)) else ()
 
 
 def scalar_value(default: str) -> str:

@@ -386,7 +386,7 @@ class Unit:
             found = launched[at] if at < len(launched) else ""
             if kind(one) == "TEMPLATE_TYPE_PARAMETER":
                 types[name] = chosen
-                order.append(chosen or found or "float")
+                order.append(chosen or found or ("int" if re.search("(?i)index|idx|offset", name) else "float"))
                 continue
             values[name] = chosen or found or written.partition("=")[2].strip()
             if not values[name]:

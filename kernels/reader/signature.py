@@ -47,13 +47,14 @@ def refused(one: Parameter) -> str:
         return "has no name: give it one"
     if unusual := _unusual(one):
         return unusual
-    if one.local or one.dtype:
+    texture = re.search("Texture|cudaSurface", one.cursor.type.spelling) is not None
+    if (one.local or one.dtype) and not texture:
         return ""
     array = f"`{'const ' if kind.const else ''}{{}}* {one.name}`"
     name = _bare(inner.spelling if inner is not None else kind.spelling)
     if name == "void":
         return f"is a void pointer: declare it with the type of its elements, such as {array.format('float')}"
-    if "image" in kind.spelling or "sampler" in kind.spelling or "Texture" in one.cursor.type.spelling:
+    if texture or "image" in kind.spelling or "sampler" in kind.spelling:
         return f"is an image or a texture, which no argument can be: read from an array, `const float* {one.name}`"
     record = one.cursor.type.get_canonical()
     members = [field.spelling for field in (record if inner is None else record.get_pointee()).get_fields()]

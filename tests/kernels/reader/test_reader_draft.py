@@ -432,6 +432,10 @@ class TestTask:
                 "#include <cv.h>\n" + SAXPY.replace("float* y", "Mat y"),
                 "my.cu: it uses undeclared names: Mat (my.cu:3)",
             ),
+            (
+                SAXPY.replace("float a", "cudaTextureObject_t a").replace("a *", "tex1Dfetch<float>(a, i) *"),
+                "a texture",
+            ),
             ("struct Two { int p, q[99]; };" + SAXPY.replace("float a", "Two a").replace("a *", "a.q[1] *"), "(p, q)"),
             (
                 "struct Two { int p; float q; };" + SAXPY.replace("float* y", "Two* y").replace("y[i]", "y[i].p"),
