@@ -35,6 +35,8 @@ LARGEST_REPEATS = 1 << 16
 MAX_FLOPS, MAX_SECONDS, TIMED = 1e12, 3.0, 5
 """Of a launch; the seconds are the plain kernel's for a period, the least of so many, times the periods."""
 MAX_STEPS, DRAWS = 2, 16
+FREE_SHARE = 0.75
+"""Of the free memory, which others may need, too."""
 SEED = 15_485_863
 
 
@@ -116,6 +118,9 @@ def launch_far(
     seconds = far.repeats * min(time_baseline(baseline, far.period, data, loaded) for _ in range(TIMED))
     if seconds > MAX_SECONDS:
         return Skipped(name, f"a launch of the plain kernel takes {seconds:.2g} s", reason="time")
+    needed = array_bytes(task, far.workload)
+    if needed > FREE_SHARE * data.device.free_bytes():
+        return Skipped(name, f"its arrays of {needed / 2**30:.0f} GiB leave too little to others", reason="memory")
     try:
         arrays = _Arrays(data, far)
     except OutOfDeviceMemory as error:
