@@ -277,7 +277,7 @@ class Unit:
         return [
             one
             for one in self.declarations()
-            if kind(one) in FUNCTIONS and body(one) is not None and self._is_kernel(one)
+            if kind(one) in FUNCTIONS and body(one) is not None and self._is_kernel(one) and _is_whole(one)
         ]
 
     def _is_kernel(self, function: Any) -> bool:
@@ -483,6 +483,12 @@ def typical(name: str, type_: str = "INT") -> str:
     if type_ in ("BOOL", "ENUM"):
         return "false" if type_ == "BOOL" else "0"
     return "256" if re.search("(?i)thread|block|group|cta", name) else "4"
+
+
+def _is_whole(function: Any) -> bool:
+    """Whether a function has the parameters that it is declared with, and not those of a macro that is not there."""
+    taken = sum(kind(one) == "PARM_DECL" for one in function.get_children())
+    return kind(function) != "FUNCTION_DECL" or taken == len([*function.get_arguments()])
 
 
 def within(cursor: Any, file: str, offset: int) -> bool:

@@ -81,7 +81,7 @@ def _flat(
     for member in record.get_fields():
         called, type_ = f"{name}_{member.spelling}", member.type.get_canonical()
         at = f"{path}.{member.spelling}"
-        if member.spelling not in used:
+        if member.get_usr() not in used:
             in_c = "{0}" if type_.kind.name in ("RECORD", "CONSTANTARRAY") else "0"
             values.append("{}" if language == "cuda" else in_c)
         elif type_.kind.name in ("RECORD", "EXTVECTOR") and not task_type(type_):
@@ -114,8 +114,9 @@ def _is_plain(type_: Any) -> bool:
 
 
 def _used_members(function: Any) -> set[str]:
-    """The names of all members that the function, or a function that it calls, reads or writes."""
-    return {one.spelling for one in _reached(function) if kind(one) == "MEMBER_REF_EXPR"}
+    """What identifies all members that the function, or a function that it calls, reads or writes."""
+    named = (one.referenced for one in _reached(function) if kind(one) == "MEMBER_REF_EXPR")
+    return {one.get_usr() for one in named if one is not None}
 
 
 def _casts(function: Any) -> dict[str, str]:

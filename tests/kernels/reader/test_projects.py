@@ -123,11 +123,12 @@ def test_functions_that_cuda_rounds_and_converts_with_are_known(nvrtc: Any) -> N
 def test_members_of_structures_become_parameters(nvrtc: Any) -> None:
     code = f"""struct Size {{ int rows, cols; }};
     enum Mode {{ FAST, EXACT }};
-    struct Params {{ const void* x; float* y; Size size; float gain[2]; Mode of_the_host; }};
+    struct Other {{ int rows; }};
+    struct Params {{ const void* x; float* y; Size size; float gain[2]; Mode of_the_host; void* rows; }};
     __device__ float scaled(const Params& p, float v) {{ return v * p.gain[1]; }}
     template <typename T> __global__ void k(const Params p, float shift) {{
         typedef int I; {INDEX}
-        if (i < p.size.cols) p.y[i] = scaled(p, ((const T*)p.x)[i]) + shift;
+        Other one = {{0}}; if (i < p.size.cols + one.rows) p.y[i] = scaled(p, ((const T*)p.x)[i]) + shift;
     }}
     void host(Params p) {{ k<float><<<(p.size.cols + 127) / 128, 128>>>(p, 1.0f); }}"""
     task, source = drafted(code)
@@ -138,7 +139,7 @@ def test_members_of_structures_become_parameters(nvrtc: Any) -> None:
     ):
         assert line in task, task
     assert 'grid = ["ceil_div(p_size_cols, 128)"], block = [128] }\n' in task
-    assert "p_gain_1" in task and "p_size_rows" not in task and "of_the_host" not in task
+    assert "p_gain_1" in task and "p_size_rows" not in task and "p_rows" not in task and "of_the_host" not in task
     made = nvrtc.compile(Specialised("cuda", "k", "#define T float\n" + source))
     assert isinstance(made, Artifact), made
 

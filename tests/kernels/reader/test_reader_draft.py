@@ -464,6 +464,7 @@ class TestTask:
                 "leaves saxpy out at `#else of #ifdef A`: set its mac",
             ),
             ("__kernel void saxpy(__global float* y) MORE { y[0] = 1; }", "line 1, with saxpy, is not understood"),
+            ("__kernel void saxpy(OF, X)(__global float* y) { y[0] = 1; }", "line 1, with saxpy, is not understood"),
             ("template <class T>\n__kernel void saxpy(__global T* y) { *y = 1; }", "`template <class T>` is C++, not"),
         ],
     )
