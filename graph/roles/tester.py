@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any
 
 from tunesmith.graph.context import Context, baseline_quantities, baseline_request
-from tunesmith.graph.journal.events import Compared, Examined, Noted, Searched, VerdictReached
+from tunesmith.graph.journal.events import Compared, Examined, Noted, Searched, TemplateAdded, VerdictReached
 from tunesmith.graph.journal.log import (
     RunLog,
     VerifiedKernel,
@@ -369,7 +369,9 @@ def _done(context: Context, number: int, verdict: Verdict | None) -> Done:
         shares = [row.share_of_floor or 0.0 for row in verdict.tuned]
         if all(MIN_FLOOR_SHARE <= share <= MAX_ROOFLINE_SHARE for share in shares):
             return "floor"
-        if context.models is not None and number > 1 and _gain(context, number) < settings.least_gain:
+        # A round without a new template costs no call.
+        wrote = number > 1 and any(context.log.events(TemplateAdded, stage))
+        if wrote and context.models is not None and _gain(context, number) < settings.least_gain:
             return "little gain"
     # A model may come up with another template where rules have nothing left to search.
     if number > 1 and context.models is None and _exhausted(context, number):

@@ -409,7 +409,7 @@ def test_each_edge_of_memory_occurs_on_made_up_sizes_and_all_on_the_task_s_own(m
     def call(method: str, _: float, *arguments: Any) -> Any:
         if method == "try_edges":
             tried.append(arguments[-1])
-        return True if method == "try_edges" else Passed("", {}, {}, True)
+        return {"try_edges": True, "skips_right_results": None}.get(method, Passed("", {}, {}, True))
 
     examiner: Any = SimpleNamespace(starts=1, call=call)
     device: Any = SimpleNamespace(take=lambda: 0.0)

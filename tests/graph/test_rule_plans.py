@@ -255,7 +255,7 @@ def test_all_is_spent_each_has_a_turn_and_none_more_than_the_maximum(values: lis
 
 
 def test_every_call_is_for_code_and_each_kind_is_tried(tmp_path: Path) -> None:
-    result, models = run(tmp_path / "run", code, rounds=3, evaluations=30, planner="rules")
+    result, models = run(tmp_path / "run", code, rounds=3, evaluations=30, planner="rules", least_gain=0.0)
     assert result.valid and models is not None
     assert all(".template." in name for name in models.paid), "none is for a plan or an explanation"
     first, second, third = plans_of(tmp_path / "run")
