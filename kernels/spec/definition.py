@@ -139,10 +139,12 @@ def _task(path: Path, definition: _Definition, rows: Sequence[Mapping[str, Any]]
         try:
             parse(text).require(definition.axes.keys())
         except ExpressionError:
-            left.append(text)
+            left.append(" ".join(text.split()))
         else:
-            if not set(re.findall(r"\w+", text)) & (set(definition.variable) - set(definition.sizes)):
-                kept.append(definition.with_numbers(text))
+            of_sizes = re.sub(r"[A-Za-z_]\w*", lambda found: definition.variable.get(found[0], found[0]), text)
+            derived, _, equal = of_sizes.partition(" == ")
+            if derived != f"({equal})":  # else it is what an axis is derived by
+                kept.append(definition.with_numbers(of_sizes))
     lines = [
         f"# Drafted from {path.name}, a definition of FlashInfer-Bench. Lines with a FILL comment need your answer.",
         *(f"# It also demands: {text}" for text in left),

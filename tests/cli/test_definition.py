@@ -26,7 +26,7 @@ DEFINITION: dict[str, Any] = {
         "width": {"type": "const", "value": 64},
         "groups": {"type": "var"},
     },
-    "constraints": ["ends == groups + 1", "rows >= groups", "ends == starts[-1].item()"],
+    "constraints": ["ends == groups + 1", "rows >= groups", "ends <= rows + width", "ends == starts[-1].item()"],
     "inputs": {
         "x": {"shape": ["rows", "width"], "dtype": "float16"},
         "starts": {"shape": ["ends"], "dtype": "int32"},
@@ -68,7 +68,10 @@ def test_a_definition_and_its_workloads_are_a_task_but_for_its_kernel(tmp_path: 
     folder, said = drafted(tmp_path, [workload(*one) for one in shapes])
     assert "what starts holds" in said and "the launch of the kernel" in said and "value of scale" not in said
     task = filled(folder)
-    assert task.name == task.entry == "scaled_rows_v1" and task.requires == ("rows >= groups",)
+    assert task.name == task.entry == "scaled_rows_v1" and task.requires == (
+        "rows >= groups",
+        "(groups + 1) <= rows + 64",
+    )
     assert "# It also demands: ends == starts[-1].item()" in (folder / "task.toml").read_text()
     assert len(task.workloads) == 8 and sum(not one.held_out for one in task.workloads) == MAX_TUNED
     arguments = {one.name: one for one in task.arguments}
