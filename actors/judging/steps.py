@@ -398,11 +398,12 @@ class StepRunner:
             return unfit
         if not isinstance(result, Passed):
             return result
-        if (
-            step.own
-            and (skips := self.call("skips_right_results", findings.kernels[0], step, PAIRS_SECONDS)) is not None
-        ):
-            return replace(skips, detail=f"on {step.name}: {skips.detail}") if isinstance(skips, WrongResult) else skips
+        if step.own:
+            skips: Skipped | Outcome | None = self.call("skips_right_results", findings.kernels[0], step, PAIRS_SECONDS)
+            if isinstance(skips, WrongResult):
+                return replace(skips, detail=f"on {step.name}: {skips.detail}")
+            if not isinstance(skips, Skipped | None):
+                return skips
         edges = [edge for edge in EDGES if self._arrays(edge)]
         # All edges on the task's own workloads; a drawn one on derived workloads, as there are hundreds.
         if not step.own:

@@ -74,7 +74,7 @@ def _is_far(task: Task, argument: Argument, workload: Workload) -> bool:
 
 
 def _drawn(shapes: Shapes, argument: Argument, name: str, most: float, rng: np.random.Generator) -> FarStep | None:
-    """A step in which `argument` is so long by its size `name`, if what is drawn allows one."""
+    """A step in which the size `name` makes `argument` so long; None where the drawn sizes do not allow it."""
     task, types = shapes.task, shapes.types[int(rng.integers(len(shapes.types)))]
     if types not in [one.types for one in shapes.own]:
         return None

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -268,9 +268,8 @@ class WorkloadData:
         results are compared with the original kernel's, which have roundings of their own, at least `SUM_ORDER_FACTOR`
         times the root mean square over each output, as it is chance which element meets which rounding.
         """
-        xp, slack, factor = self.device.xp, {}, ROUNDING_FACTOR
-        if any(DTYPES[one.dtype].is_float and DTYPES[one.dtype].size <= 2 for one in self.places):
-            factor = max(factor, max(self.workload.sizes.values(), default=1) / TRUNCATED_TERMS)
+        xp, slack = self.device.xp, {}
+        factor = rounding_factor([one.dtype for one in self.places], self.workload, self.device.limits.kind)
         for name, result in self.expected_of(index).items():
             changes = self._changes(index, name)
             least = 0.0 if self.task.reference else SUM_ORDER_FACTOR * float(xp.sqrt(xp.mean(changes * changes)))
@@ -408,6 +407,13 @@ class WorkloadData:
         if not isinstance(found, tuple):
             return found
         return [BoundLaunch(*found, self.arguments(index)) for index in range(self.sets)]
+
+
+def rounding_factor(dtypes: Collection[str], workload: Workload, kind: str) -> float:
+    """How many times the change by a rounding of each input a result may be off. kind: of the device."""
+    on_tensor_cores = kind == "gpu" and any(DTYPES[one].is_float and DTYPES[one].size <= 2 for one in dtypes)
+    lost = max(workload.sizes.values(), default=1) / TRUNCATED_TERMS if on_tensor_cores else 0.0
+    return max(ROUNDING_FACTOR, lost)
 
 
 def scalars_of(task: Task, workload: Workload, changed: Mapping[str, float]) -> dict[str, np.generic]:

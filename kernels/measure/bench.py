@@ -398,9 +398,9 @@ class Bench:
 def skips_right_results(
     candidate: Candidate, data: WorkloadData, seconds: float, loaded: dict[str, object]
 ) -> WrongResult | None:
-    """Whether a launch that finds right results in its outputs takes less time than one that finds none there, by pairs
-    in about so many seconds, each on a set just copied in full. None where there is a single set. loaded: see
-    `loaded_kernel`. Raises `DeviceError`."""
+    """Whether launches on right outputs take less time than launches on poisoned ones, by pairs in about so many
+    seconds, each on a set just copied in full. None where there is a single set. loaded: see `loaded_kernel`. Raises
+    `DeviceError`."""
     outputs = [place for place in data.places if place.argument.role == "out"]
     launches = data.bind(candidate, loaded)
     if not outputs or data.sets == 1 or not isinstance(launches, list):
@@ -422,5 +422,5 @@ def skips_right_results(
 
     if (ratio := much_shorter(pair, seconds)) is None:
         return None
-    detail = f"a launch that finds right results there takes {ratio:.2f} times as long as one that finds none"
+    detail = f"a launch on right outputs takes {ratio:.2f} times as long as one on poisoned outputs"
     return WrongResult("depends_on_outputs", ", ".join(place.argument.name for place in outputs), detail)

@@ -25,7 +25,8 @@ _LAUNCH = re.compile(
     r"\b((?:\w+::)*(\w+)\s*(?:<(?:[^;<>{}]|<[^;<>{}]*>)*>\s*)?)"
     r"<<[ \t]*<([^;{}#\\]*?)>>[ \t]*>\s*\(([^;{}#\\]*)\)\s*;"
 )
-"""Its name with and without what is around it, its configuration and arguments. Formatters write spaces into `<<<`."""
+"""Groups: the name with its qualifiers and template arguments, the bare name, the configuration, the arguments.
+Formatters write spaces into `<<<`."""
 CALL = "tunesmith_launch"
 _OPERATORS = frozenset(["+", "-", "*", "/", "%", "<<", ">>", "<", ">", "<=", ">=", "==", "!="])
 

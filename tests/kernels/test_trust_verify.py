@@ -38,6 +38,7 @@ from tunesmith.kernels.check.plan import (
 )
 from tunesmith.kernels.check.source_sizes import source_integers
 from tunesmith.kernels.check.verify import Passed, Skipped, allowed_errors, growth, infeasible_on, less_accurate
+from tunesmith.kernels.launch.buffers import ROUNDING_FACTOR, rounding_factor
 from tunesmith.kernels.launch.contents import (
     CHANGES,
     EDGES,
@@ -230,6 +231,14 @@ def test_equal_terms_one_after_the_other_may_round_the_same_way_and_infinities_b
     arrays = (("a", "infinities"), ("b", "outliers"))
     lost = [Contents(arrays=one).may_lose_infinities for one in (arrays, arrays[:1], arrays[1:])]
     assert lost == [True, False, False]
+
+
+def test_a_long_sum_may_lose_more_where_tensor_cores_multiply_its_terms() -> None:
+    workload = load_task("softmax").workloads[0].model_copy(update={"sizes": {"n": 1, "d": 16384}})
+    short = workload.model_copy(update={"sizes": {"n": 1, "d": 64}})
+    assert rounding_factor(["float32", "float16"], workload, "gpu") == 512
+    for dtype, one, kind in (("float32", workload, "gpu"), ("float16", short, "gpu"), ("bfloat16", workload, "cpu")):
+        assert rounding_factor([dtype], one, kind) == ROUNDING_FACTOR
 
 
 def rng() -> np.random.Generator:
