@@ -78,7 +78,8 @@ def _drawn(shapes: Shapes, argument: Argument, name: str, most: float, rng: np.r
     task, types = shapes.task, shapes.types[int(rng.integers(len(shapes.types)))]
     if types not in [one.types for one in shapes.own]:
         return None
-    if (sizes := shapes.drawn(rng, types, fixed={name: 1 << int(rng.integers(13))})) is None:
+    # No period divides 2^32: an index that wraps around would find the same contents again.
+    if (sizes := shapes.drawn(rng, types, fixed={name: 3 << int(rng.integers(12))})) is None:
         return None
     period = resized(shapes.like, sizes, types, "a period")
     try:

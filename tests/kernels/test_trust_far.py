@@ -25,6 +25,7 @@ __kernel void run(__global const float* x, __global float* out, int n, int d) {
     for (long i = get_global_id(0); i < (long)n * d; i += get_global_size(0)) out[i] = 2 * x[i];
 }
 """
+READS_AGAIN = SCALE.replace("out[i] = 2 * x[i]", "out[i] = 2 * x[(ushort)i]")
 OVERFLOWS = SCALE.replace("out[i] = 2 * x[i]", "{ ushort at = i; out[at] = 2 * x[at]; }")
 SUMS = SCALE.replace(
     "out[i] = 2 * x[i]", "{ float sum = 0; for (long j = i % d; j <= i; j += d) sum += x[j]; out[i] = sum; }"
@@ -43,6 +44,12 @@ def test_a_step_for_each_task_has_arrays_beyond_32_bits_within_the_memory(name: 
             lengths = [math.prod(task.shape_of(one, step.workload)) for one in arrays]
             sizes = [DTYPES[task.dtype_of(one, step.workload)].size for one in arrays]
             assert any(count > 2**31 or count * size > 2**32 for count, size in zip(lengths, sizes, strict=True))
+            periods = [math.prod(task.shape_of(one, step.period.workload)) for one in arrays]
+            assert all(  # an index that wraps around finds other contents
+                2**32 % (period * size)
+                for period, count, size in zip(periods, lengths, sizes, strict=True)
+                if count > period
+            )
 
 
 @pytest.mark.parametrize(
@@ -50,6 +57,7 @@ def test_a_step_for_each_task_has_arrays_beyond_32_bits_within_the_memory(name: 
     [
         (SCALE, SCALE, Passed),
         (SCALE, OVERFLOWS, WrongResult),
+        (SCALE, READS_AGAIN, WrongResult),
         (OVERFLOWS, SCALE, Skipped),  # the plain kernel overflows itself
         (SUMS, SUMS, Skipped),  # its results along n do not repeat
     ],
