@@ -42,57 +42,70 @@ template <int count_> __device__ __forceinline__ bool aligned() { return true; }
 template <int count_, class type_, class... more_> __device__ __forceinline__ bool aligned(const type_* p, const more_*... more) {
     return reinterpret_cast<unsigned long long>(p) % sizeof(Elements<type_, count_>) == 0 && aligned<count_>(more...);
 }
-// The elements of `from` at `first` and behind, as far as they are below `limit`: as one access where they are `whole`.
-template <int hint_, class type_, int count_, class index_>
-__device__ __forceinline__ void fetch(Elements<type_, count_>& to, const type_* from, index_ first, long long limit, bool whole) {
+// The element `i` behind a place: a pointer, or a function of i where the distance is another.
+template <class type_, class index_> __device__ __forceinline__ type_* element(type_* place, index_ i) { return place + i; }
+template <class place_, class index_>
+__device__ __forceinline__ auto element(const place_& place, index_ i) -> decltype(place(i)) { return place(i); }
+// The records of size_ elements at `first` and behind, as far as they are below `limit`: as one access where they are `whole`.
+template <int hint_, int size_, class type_, int count_, class place_, class index_>
+__device__ __forceinline__ void fetch(Elements<type_, count_>& to, place_ from, index_ first, long long limit, bool whole) {
     if (whole) {
-        to = load<hint_>(reinterpret_cast<const Elements<type_, count_>*>(from + first));
+        to = load<hint_>(reinterpret_cast<const Elements<type_, count_>*>(element(from, first * size_)));
     } else {
 #pragma unroll
         for (int i = 0; i < count_; ++i)
-            if (first + i < limit) to.at[i] = from[first + i];
+            if (first + i / size_ < limit) to.at[i] = *element(from, first * size_ + i);
     }
 }
-template <int hint_, class type_, int count_, class index_>
-__device__ __forceinline__ void put(const Elements<type_, count_>& from, type_* to, index_ first, long long limit, bool whole) {
+template <int hint_, int size_, class type_, int count_, class place_, class index_>
+__device__ __forceinline__ void put(const Elements<type_, count_>& from, place_ to, index_ first, long long limit, bool whole) {
     if (whole) {
-        store<hint_>(reinterpret_cast<Elements<type_, count_>*>(to + first), from);
+        store<hint_>(reinterpret_cast<Elements<type_, count_>*>(element(to, first * size_)), from);
     } else {
 #pragma unroll
         for (int i = 0; i < count_; ++i)
-            if (first + i < limit) to[first + i] = from.at[i];
+            if (first + i / size_ < limit) *element(to, first * size_ + i) = from.at[i];
     }
 }
 }
 //: rows vectors
 namespace tunesmith {
-// An array along a row. row: its element at 0; kept: vectors that the thread keeps, where kept_ is 1 (the first loop over the
-// row) or 2 (a later one); loads_, stores_: hints.
-template <class type_, int count_, bool read_, bool written_, int kept_, int loads_, int stores_> struct Along {
-    type_* row;
-    Elements<type_, count_>* kept;
-    Elements<type_, count_> own;
-    template <bool held_> __device__ __forceinline__ Elements<type_, count_>& of(int turn) {
+template <int count_, class vector_, class type_, class index_> __device__ __forceinline__ vector_* whole(type_* place, index_ unit) {
+    return reinterpret_cast<vector_*>(place) + unit;
+}
+template <int count_, class vector_, class place_, class index_>
+__device__ __forceinline__ auto whole(const place_& place, index_ unit) -> decltype((vector_*)place(unit)) {
+    return reinterpret_cast<vector_*>(place(unit * count_));
+}
+// Records of size_ elements of an array along a row. place: see `element`; kept: vectors that the thread keeps, where kept_ is 1
+// (the first loop over the row) or 2 (a later one); loads_, stores_: hints.
+template <class type_, int count_, int size_, bool read_, bool written_, int kept_, int loads_, int stores_, class place_> struct Along {
+    using vector_ = Elements<type_, count_ * size_>;
+    enum { SIZE = size_ };
+    place_ place;
+    vector_* kept;
+    vector_ own;
+    template <bool held_> __device__ __forceinline__ vector_& of(int turn) {
         if constexpr (kept_ > 0 && held_) return kept[turn];
         else return own;
     }
     template <bool held_, class index_> __device__ __forceinline__ void get(index_ unit, int turn) {
-        if constexpr (read_ && !(kept_ == 2 && held_))
-            of<held_>(turn) = load<loads_>(reinterpret_cast<const Elements<type_, count_>*>(row) + unit);
+        if constexpr (read_ && !(kept_ == 2 && held_)) of<held_>(turn) = load<loads_>(whole<count_, vector_>(place, unit));
     }
     template <bool held_, class index_> __device__ __forceinline__ void put(index_ unit, int turn) {
-        if constexpr (written_) store<stores_>(reinterpret_cast<Elements<type_, count_>*>(row) + unit, of<held_>(turn));
+        if constexpr (written_) store<stores_>(whole<count_, vector_>(place, unit), of<held_>(turn));
     }
 };
 template <int count_, bool held_, class index_, class body_, class... arrays_>
 __device__ __forceinline__ void turn(index_ unit, int number, body_& body, arrays_&... arrays) {
     (arrays.template get<held_>(unit, number), ...);
 #pragma unroll
-    for (int k = 0; k < count_; ++k) body((index_)(unit * count_ + k), arrays.template of<held_>(number).at[k]...);
+    for (int k = 0; k < count_; ++k)
+        body((index_)(unit * count_ + k), arrays.template of<held_>(number).at[k * arrays_::SIZE]...);
     (arrays.template put<held_>(unit, number), ...);
 }
-// body(i, element of each array) for the places `first`, `first + step` and so on below `bound`: of `units` vectors of count_
-// elements by their numbers, the first keep_ of them kept, and of what fills no vector.
+// body(i, first element of each array's record) for the places `first`, `first + step` and so on below `bound`: of `units`
+// vectors of count_ records by their numbers, the first keep_ of them kept, and of what fills no vector.
 template <int count_, int keep_, class index_, class body_, class... arrays_>
 __device__ __forceinline__ void row(index_ first, index_ step, index_ units, index_ bound, body_ body, arrays_... arrays) {
 #pragma unroll
@@ -102,7 +115,7 @@ __device__ __forceinline__ void row(index_ first, index_ step, index_ units, ind
 #pragma unroll TUNESMITH_UNROLL
 #endif
     for (index_ unit = first + keep_ * step; unit < units; unit += step) turn<count_, false>(unit, 0, body, arrays...);
-    for (index_ i = first + units * count_; i < bound; i += step) body(i, arrays.row[i]...);
+    for (index_ i = first + units * count_; i < bound; i += step) body(i, *element(arrays.place, i * arrays_::SIZE)...);
 }
 }
 //: runs vectors

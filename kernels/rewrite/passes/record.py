@@ -10,7 +10,7 @@ from typing import Any
 
 from tunesmith.kernels.reader.syntax import LAMBDA, LEFT, WORK_ITEM, Node, Symbol, builtin
 from tunesmith.kernels.rewrite.edits import Edit, Span
-from tunesmith.kernels.rewrite.facts import AXES, Access, Facts
+from tunesmith.kernels.rewrite.facts import AXES, Facts
 from tunesmith.kernels.rewrite.forms import Form
 from tunesmith.kernels.rewrite.sharing import Work, reads_thread
 from tunesmith.kernels.spec.dtypes import C_TYPES, DTYPES
@@ -86,24 +86,6 @@ class Refused:
     """why: a sentence without its full stop, which names the code."""
 
     why: str
-
-
-@dataclass(frozen=True, slots=True)
-class PlacedArray:
-    """An array of which the kernel touches the element `rest` behind a place: a thread's coordinate, or its place in a
-    loop, in every round for certain."""
-
-    root: Symbol
-    rest: Form
-    accesses: list[Access]
-
-    @property
-    def read(self) -> bool:
-        return any(one.read for one in self.accesses)
-
-    @property
-    def written(self) -> bool:
-        return any(one.written for one in self.accesses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +203,13 @@ class Subject:
             if found is None:
                 return None
             if found.op in ("/", "%", ">>", "&", "[]", "min", "max"):
-                parts = [form.written(text, self.wide) for form in found.parts]
+                # A lone number has the width that it came with.
+                alone = [
+                    len(form.terms) == 1 and form == Form.atom(next(iter(form.terms[0][0]), "")) for form in found.parts
+                ]
+                parts = [
+                    form.written(text, "" if lone else self.wide) for form, lone in zip(found.parts, alone, strict=True)
+                ]
                 if None in parts:
                     return None
                 if found.op in ("min", "max"):

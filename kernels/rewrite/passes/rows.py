@@ -1,5 +1,5 @@
-"""Loops in which the threads of a block, or of the grid, take turns on a row: neighbours together, and a row that is
-read again kept.
+"""Loops in which the threads of a block, of a part of it, or of the grid take turns on a row: neighbours together, and
+a row that is read again kept.
 
 A turn takes one element; here it takes a vector of neighbours, as one access of up to 16 bytes. What several loops read
 stays in registers: each thread keeps its first vectors, and every loop goes over these, unrolled, then over the other
@@ -15,9 +15,10 @@ from functools import partial
 from tunesmith.kernels.reader.syntax import LEFT, Node, Symbol
 from tunesmith.kernels.rewrite.edits import Edit, replace, span
 from tunesmith.kernels.rewrite.facts import ENDS, Access, Facts, Loop
-from tunesmith.kernels.rewrite.forms import ZERO, Form
-from tunesmith.kernels.rewrite.passes.record import Change, Pass, PlacedArray, Refused, Subject
-from tunesmith.kernels.rewrite.passes.vectors import WIDEST, moved, placed
+from tunesmith.kernels.rewrite.forms import ONE, ZERO, Form
+from tunesmith.kernels.rewrite.passes.places import Place, places
+from tunesmith.kernels.rewrite.passes.record import Change, Pass, Refused, Subject
+from tunesmith.kernels.rewrite.passes.vectors import WIDEST, moved
 from tunesmith.kernels.rewrite.rounds import Carried
 from tunesmith.kernels.rewrite.sharing import meanings, reads_thread
 
@@ -25,8 +26,8 @@ _KEPT = 64
 """Most elements that a thread keeps."""
 
 
-_Placed = dict[Loop, dict[Symbol, PlacedArray]]
-"""By loop over a row, the arrays that may go in vectors."""
+_Placed = dict[Loop, dict[Symbol, list[Place]]]
+"""By loop over a row, the arrays that may go in vectors, each with its places."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class _Rows:
 
 def _rows(subject: Subject) -> _Rows | Refused:
     facts = subject.facts
-    turns = [one for one in facts.loops if one.node.parent is facts.body and one.axis == "x"]
+    turns = [one for one in facts.loops if one.node.parent is facts.body and (one.axis == "x" or lanes(subject, one))]
     rows: _Placed = {one: {} for one in turns if _goes_on(subject, one)}
     if not rows:
         return Refused("no loop of the kernel is one in which threads, of a block or of the grid, take turns on a row")
@@ -54,9 +55,8 @@ def _rows(subject: Subject) -> _Rows | Refused:
     for loop, first in [(loop, group[0]) for group in usable for loop in group]:
         inside = facts.inside(loop.body)
         for own in ([one for one in inside if one.root is root] for root in facts.arrays):
-            if len({one.index for one in own}) == 1:
-                array = placed(subject, own, loop.atom, partial(_always, facts, loop), first.node)
-                rows[loop] |= {} if array is None else {array.root: array}
+            if own and (found := places(subject, own, loop.atom, partial(_always, facts, loop), first.node)):
+                rows[loop][own[0].root] = found
     # Other loops stay as they are.
     rows = {loop: arrays for loop, arrays in rows.items() if arrays}
     usable = [those for group in usable if (those := [one for one in group if one in rows])]
@@ -72,14 +72,41 @@ def _rows(subject: Subject) -> _Rows | Refused:
 def _goes_on(subject: Subject, loop: Loop) -> bool:
     """Whether the body of a loop only goes on to the next round, and does not depend on the thread."""
     facts, body = subject.facts, loop.body
-    if loop.node.fixed or body.fixed or loop.variable in facts.changed_in(body) or reads_thread(facts, body):
+    if loop.node.fixed or body.fixed or loop.variable in facts.changed_in(body):
         return False
-    if any(_varies(facts, one) for one in facts.names_in(body) - facts.declared_in(body) - {loop.variable}):
+    outer, count = facts.names_in(body) - facts.declared_in(body) - {loop.variable}, lanes(subject, loop)
+    asks = any(_asks_for_thread(facts, one, loop, count) for one in (loop.node.kids[1], body))
+    if asks or any(_varies(facts, one) for one in outer):
         return False
     ends = [one for one in body.walk() if one.what in ENDS and one.what != "continue"]
     own = [one for one in ends if one.what in ("return", "goto") or not one.inside(LEFT, loop.node)]
     meets = any(one in facts.barriers or (one.what == "call" and one.op.startswith("__shfl")) for one in body.walk())
     return not own and not meets
+
+
+def lanes(subject: Subject, loop: Loop) -> int:
+    """How many neighbouring threads along x, a number of the source, take turns on a row; 0 where they do not."""
+    count, facts = loop.step.constant or 0, subject.facts
+    part = facts.part(loop.first, frozenset({"threadIdx.x"})) if loop.kind == "other" and count > 1 else None
+    if part is None or part.low != ONE or loop.node.kids[1].op == "!=":
+        return 0
+    all_of_them = part.high is None and subject.extent("x").strip() == str(count)
+    return count if all_of_them or part.high == Form.number(count) else 0
+
+
+def _asks_for_thread(facts: Facts, node: Node, loop: Loop, count: int) -> bool:
+    """Whether a part of the kernel depends on which of the threads that take turns carries it out, but for the loop's
+    variable and what they put together. count: these threads, where not all along x."""
+    for one in node.walk():
+        asked = ("threadIdx", "blockIdx", "@") if loop.kind == "grid" else ("threadIdx.x", "@x")
+        if one.what == "builtin" and one.op.startswith(asked):
+            around = [one, *(up for up, _ in one.above() if node.holds(up))]
+            parts = (facts.part(facts.form(up), frozenset({one.op})) for up in around if up.what == "binary" and count)
+            if not any(part is not None and part.low.over(Form.number(count)) is not None for part in parts):
+                return True
+    names = facts.names_in(node) - facts.declared_in(node) - {loop.variable}
+    made = [one.declared.kids[-1] for one in names if one.declared is not None and facts.is_once(one)]
+    return any(_asks_for_thread(facts, one, loop, count) for one in made)
 
 
 def _varies(facts: Facts, symbol: Symbol) -> bool:
@@ -89,6 +116,11 @@ def _varies(facts: Facts, symbol: Symbol) -> bool:
     parts = [*facts.changed[symbol], *filter(None, [symbol.declared])]
     tests = [up.kids[0] for part in parts for up, down in part.above() if up.what == "if" and down is not up.kids[0]]
     return any(reads_thread(facts, one) for one in (*parts, *tests))
+
+
+def _turns(loop: Loop) -> tuple[object, ...]:
+    """What says which thread has which element."""
+    return loop.bound, loop.kind, loop.first, loop.step
 
 
 def _always(facts: Facts, loop: Loop, node: Node) -> bool:
@@ -116,8 +148,8 @@ def _shared_out(subject: Subject, rows: _Placed) -> str:
         if not _touching(rows, [one for one in own if one.written]) or all(one.atomic for one in own):
             continue
         everywhere = all(_touching(rows, [one]) for one in own)
-        places = {(rows[loop][root].rest, loop.bound, loop.kind) for loop in having if root in rows[loop]}
-        alone = all(root in rows[loop] for loop in having) and len(places) <= 1
+        at = {(one.rest, one.record, *_turns(loop)) for loop in having for one in rows[loop].get(root, [])}
+        alone = all(root in rows[loop] for loop in having) and len(at) <= 1
         if not everywhere or (len(having) > 1 and not alone):
             return f"{root.name} is written in a loop, and used elsewhere by threads that may be others"
     return ""
@@ -163,14 +195,15 @@ def _read_again(subject: Subject, rows: _Placed) -> tuple[Symbol | None, list[Lo
     alone reads and writes."""
     best: tuple[Symbol | None, list[Loop]] = None, []
     for root in subject.facts.arrays:
-        own, places = subject.facts.of(root), dict[tuple[Form, Form, str], list[Loop]]()
+        own, among = subject.facts.of(root), dict[tuple[object, ...], list[Loop]]()
         for loop, arrays in rows.items():
-            if root in arrays:
-                places.setdefault((arrays[root].rest, loop.bound, loop.kind), []).append(loop)
-        for found in places.values():
-            if len(found) < 2 or not any(rows[loop][root].read for loop in found[1:]):
+            if len(arrays.get(root, [])) == 1 and not arrays[root][0].multiples:
+                one = arrays[root][0]
+                among.setdefault((one.rest, one.record, *_turns(loop)), []).append(loop)
+        for found in among.values():
+            if len(found) < 2 or not any(rows[loop][root][0].read for loop in found[1:]):
                 continue
-            alone = len(places) == 1 and all(_touching(found, [one]) for one in own)
+            alone = len(among) == 1 and all(_touching(found, [one]) for one in own)
             if any(one.written for one in own) and not alone:
                 continue
             best = (root, found) if len(found) > len(best[1]) else best
@@ -192,13 +225,16 @@ def _change(subject: Subject, found: _Rows) -> Change:
                 lines += _begin(subject, {one: found.placed[one] for one in concerned}, units, count)
             if kept is not None and loop is keeping[0]:
                 size = f"{subject.name('kept')}[{keep} > 0 ? {keep} : 1]"
-                lines.append(f"tunesmith::Elements<{kept.element}, {count}> {size};")
+                lines.append(
+                    f"tunesmith::Elements<{kept.element}, {_elements(found.placed[loop][kept][0], count)}> {size};"
+                )
             made.edits.append(_rewritten(subject, loop, found, lines, units, count))
-            sizes |= {subject.dtype(root) for root in found.placed[loop]}
+            for one in (one for those in found.placed[loop].values() for one in those):
+                sizes.add(f"{_elements(one, wide)} * sizeof({subject.dtype(one.root)})")
     if found.vectors:
         doc = "neighbouring elements of a row that a thread reads and writes together"
         made.parameter(wide, (1, 2, 4, 8, 16), doc)
-        made.constraints = {f"{wide} == 1 or {wide} * sizeof({one}) <= 16": WIDEST for one in sorted(sizes)}
+        made.constraints = {f"{wide} == 1 or {one} <= 16": WIDEST for one in sorted(sizes)}
     if kept is not None:
         doc = f"turns on a row whose elements of {kept.name} a thread keeps in registers; 0: none"
         made.parameter(keep, (0, 1, 2, 4, 8, 16), doc)
@@ -211,45 +247,57 @@ def _change(subject: Subject, found: _Rows) -> Change:
 def _begin(subject: Subject, rows: _Placed, units: str, count: str) -> list[str]:
     """How many whole vectors the loops have: none where an array begins at another address."""
     first = next(iter(rows))
-    pointers = [
-        f"{root.name} + {subject.written(array.rest, first.node)}"
-        for arrays in rows.values()
-        for root, array in arrays.items()
-    ]
-    aligned = f"tunesmith::aligned<{count}>({', '.join(dict.fromkeys(pointers))})"
+    every = [one for arrays in rows.values() for those in arrays.values() for one in those]
+    even = " && ".join(dict.fromkeys(test for one in every for test in one.even(subject, count, first.node)))
     bound = subject.written(first.bound, first.node)
-    return [f"const {first.variable.written} {units} = {aligned} ? ({bound}) / {count} : 0;"]
+    return [f"const {first.variable.written} {units} = {even} ? ({bound}) / {count} : 0;"]
+
+
+def _elements(place: Place, count: str) -> str:
+    return count if place.record == 1 else f"{count} * {place.record}"
 
 
 def _rewritten(subject: Subject, loop: Loop, found: _Rows, lines: list[str], units: str, count: str) -> Edit:
     """A loop as its body, for one element, and the walk over the row."""
     holds, placed_here = loop in found.keeping, found.placed[loop]
     kind, body = loop.variable.written, subject.name("element_body")
-    swaps, arrays = list[Edit](), list[str]()
-    for root, array in placed_here.items():
-        local = subject.name(f"{root.name}_here")
-        swaps += [moved(subject, access, local) for access in array.accesses]
-        mine = holds and root is found.kept
+    swaps, begins, arrays, taken = list[Edit](), list[str](), list[str](), ""
+    for place in (one for those in placed_here.values() for one in those):
+        local, element = subject.name(f"{place.name}_here"), place.root.element
+        for access in place.accesses:
+            swaps.append(moved(subject, access, f"(&{local})[{place.number(access)}]" if place.record > 1 else local))
+        mine = holds and place.root is found.kept
         which = 0 if not mine else 1 if loop is found.keeping[0] else 2
-        flags = f"{str(array.read).lower()}, {str(array.written).lower()}, {which}"
-        hints = f"{subject.hint(root)}, {subject.hint(root, stored=True)}"
-        pointer = f"const_cast<{root.element}*>({root.name}) + {subject.written(array.rest, loop.node)}"
+        flags = f"{str(place.read).lower()}, {str(place.written).lower()}, {which}"
+        hints = f"{subject.hint(place.root)}, {subject.hint(place.root, stored=True)}"
+        begin, of = f"const_cast<{element}*>({place.root.name})", f"{element}*"
+        if place.multiples:
+            index = subject.written(place.index, loop.node, {loop.atom: "i"})
+            name = subject.name(f"begin_of_{place.name}")
+            begins.append(f"const auto {name} = [&](const {kind} i) {{ return {begin} + {index}; }};")
+            begin, of = name, f"decltype({name})"
+        else:
+            begin = f"{begin} + {subject.written(place.rest, loop.node)}"
         held = subject.name("kept") if mine else "nullptr"
-        arrays.append(f"tunesmith::Along<{root.element}, {count}, {flags}, {hints}>{{{pointer}, {held}}}")
+        arrays.append(
+            f"tunesmith::Along<{element}, {count}, {place.record}, {flags}, {hints}, {of}>{{{begin}, {held}}}"
+        )
+        # NVRTC 13.0 takes no lambda whose parameters are `auto` within a kernel.
+        taken += f", {element}& {local}"
     goes_on = [one for one in loop.body.walk() if one.what == "continue" and not one.inside(LEFT, loop.node)]
     swaps += [replace(one, "return") for one in goes_on]
-    # NVRTC 13.0 takes no lambda whose parameters are `auto` within a kernel.
-    taken = "".join(f", {root.element}& {subject.name(f'{root.name}_here')}" for root in placed_here)
     first, step = (
         subject.so_far("writes").get("turn", "threadIdx.x"),
         subject.so_far("writes").get("turns", subject.builtin("blockDim.x")),
     )
-    if loop.kind == "grid":
+    if number := lanes(subject, loop):
+        first, step = subject.written(loop.first, loop.node) or "", str(number)
+    elif loop.kind == "grid":
         first, step = subject.at("x"), f"{subject.builtin('gridDim.x')} * {subject.builtin('blockDim.x')}"
     keep = subject.name("KEEP") if holds else "0"
     bound = subject.written(loop.bound, loop.node)
     walked = f"tunesmith::row<{count}, {keep}>(({kind})({first}), ({kind})({step}), {units}, ({kind})({bound}), {body}"
-    lines += ["{", f"const auto {body} = [&](const {kind} {loop.variable.name}{taken}) {{ "]
+    lines += ["{", *begins, f"const auto {body} = [&](const {kind} {loop.variable.name}{taken}) {{ "]
     after = "\n".join(["; };", ", ".join([walked, *arrays]) + ");", "}", "#else", ""])
     ends = "\n#endif\n" if loop.body.what == "block" else ";\n#endif\n"
     return replace(loop.node, "\n".join(lines), span(loop.body, *swaps), after, span(loop.node), ends)

@@ -8,13 +8,11 @@ Function" and "Load Functions Using Cache Hints").
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from tunesmith.kernels.reader.syntax import Node
 from tunesmith.kernels.rewrite.edits import Edit, Span, replace, span, switched, wrap
 from tunesmith.kernels.rewrite.facts import Access
-from tunesmith.kernels.rewrite.forms import ONE
-from tunesmith.kernels.rewrite.passes.record import Change, Layer, Pass, PlacedArray, Refused, Subject
+from tunesmith.kernels.rewrite.passes.places import Place, places
+from tunesmith.kernels.rewrite.passes.record import Change, Layer, Pass, Refused, Subject
 
 WIDEST = "No access has more than 16 bytes."
 
@@ -74,100 +72,90 @@ def _hint(subject: Subject, found: list[Access]) -> Change:
 CACHE_HINTS = Pass("cache_hints", _marked, _hint)
 
 
-def _arrays(subject: Subject) -> list[PlacedArray] | Refused:
+def _places(subject: Subject) -> list[Place] | Refused:
     if subject.unmovable:
         return Refused(f"elements are read one by one: {subject.unmovable}")
-    if "x" not in subject.bounds:
-        return Refused("elements are read one by one: there is no guard for the coordinate of a thread")
-    found, why = list[PlacedArray](), "no array is read or written at the coordinate of a thread for certain"
+    if "x" not in subject.bounds and not _is_exact(subject):
+        return Refused("elements are read one by one: the guard for the coordinate of a thread is not understood")
+    found, why = list[Place](), "no array is read or written at the coordinate of a thread for certain"
     for root in subject.facts.arrays:
         own = subject.facts.of(root)
-        made = placed(subject, own, "@x", lambda node: subject.facts.certain(node, subject.bounds))
-        if made is not None and (subject.backend == "cuda" or "__global" in root.written):
-            found.append(made)
+        if own and (subject.backend == "cuda" or "__global" in root.written):
+            found += places(subject, own, "@x", lambda node: subject.facts.certain(node, subject.bounds))
     return found or Refused(f"elements are read one by one: {why}")
 
 
-def placed(
-    subject: Subject, own: list[Access], atom: str, is_certain: Callable[[Node], bool], ahead: Node | None = None
-) -> PlacedArray | None:
-    """The array of which all of `own` are accesses, where some for certain touch the element behind the place `atom`,
-    and its first element is known ahead of a statement (None: at the beginning of the kernel's body)."""
-    at = [one for one in own if one.index.times(atom) == ONE and one.node.what == "index" and not one.node.fixed]
-    if not at or at[0].root in subject.facts.escaping or not subject.dtype(at[0].root):
-        return None
-    for rest in dict.fromkeys(one.index.without(atom) for one in at):
-        mine = [one for one in at if one.index.without(atom) == rest]
-        # Of an array that is written, an element in a register must be all that the thread touches.
-        alone = len(mine) == len(own) or not any(one.written for one in own)
-        decisive = [one for one in mine if one.written] or mine
-        known = subject.written(rest, ahead) is not None and not any(one.atomic for one in own)
-        if alone and known and any(is_certain(one.node) for one in decisive):
-            return PlacedArray(mine[0].root, rest, mine)
-    return None
+def _is_exact(subject: Subject) -> bool:
+    """Whether there is no guard, so that a launch has to have the threads that it came with."""
+    axes = subject.work.axes
+    return "x" in subject.axes and not any(one.guarded or one.strided or one.bound is not None for one in axes)
 
 
-def _vectors(subject: Subject, arrays: list[PlacedArray]) -> Change | Refused:
+def _vectors(subject: Subject, found: list[Place]) -> Change | Refused:
     name, index = subject.name("VEC"), subject.index_type
     element, assign = subject.name("ELEMENT"), subject.name("ELEMENT_IS")
-    first, item, at, whole, limit, of = (
-        subject.name(one) for one in ("first", "element", "element_at", "whole", "limit", "elements_of")
+    first, item, at, whole, limit, of, begin = (
+        subject.name(one) for one in ("first", "element", "element_at", "whole", "limit", "elements_of", "begin_of")
     )
     bounds = {axis: subject.written(bound) for axis, bound in subject.bounds.items()}
     if None in bounds.values():
         return Refused("elements are read one by one: the guard's bound is not known ahead of it")
     inside = [f"{subject.at(axis)} < {bound}" for axis, bound in bounds.items() if axis != "x"]
     cuda = subject.backend == "cuda"
-    begins = {one.root: f"{one.root.name} + {subject.written(one.rest)}" for one in arrays}
     declared, read, written = list[str](), list[str](), list[str]()
-    for one in arrays:
-        kind, mine = one.root.element, f"{of}_{one.root.name}"
-        place = f"{begins[one.root]}, {first}, {limit}, {whole});"
+    made = Change(kit=("vectors",), share={"x": name})
+    for one in found:
+        kind, mine, begins = one.root.element, f"{of}_{one.name}", f"{one.root.name} + {subject.written(one.rest)}"
+        count = name if one.record == 1 else f"{name} * {one.record}"
+        if one.multiples:
+            begins = f"{begin}_{one.name}"
+            place = f"{one.root.name} + {subject.written(one.index, None, {'@x': 'i'})}"
+            declared.append(f"const auto {begins} = [&](const {index} i) {{ return {place}; }};")
+        place = f"{begins}, {first}, {limit}, {whole});"
         declared.append(
-            f"tunesmith::Elements<{kind}, {name}> {mine};" if cuda else f"TUNESMITH_ELEMENTS({kind}, {name}, {mine});"
+            f"tunesmith::Elements<{kind}, {count}> {mine};" if cuda else f"TUNESMITH_ELEMENTS({kind}, {count}, {mine});"
         )
         if one.read:
-            hint = f"tunesmith::fetch<{subject.hint(one.root)}>(" if cuda else f"TUNESMITH_FETCH({name}, "
-            read.append(f"{hint}{mine}, {place}")
+            hints = f"tunesmith::fetch<{subject.hint(one.root)}, {one.record}>("
+            read.append(f"{hints if cuda else f'TUNESMITH_FETCH({name}, {one.record}, '}{mine}, {place}")
         if one.written:
-            hint = f"tunesmith::put<{subject.hint(one.root, stored=True)}>(" if cuda else f"TUNESMITH_PUT({name}, "
-            written.append(f"{hint}{mine}, {place}")
-    pointers = ", ".join(begins.values())
-    aligned = [f"TUNESMITH_ALIGNED({name}, {one})" for one in begins.values()]
+            hints = f"tunesmith::put<{subject.hint(one.root, stored=True)}, {one.record}>("
+            written.append(f"{hints if cuda else f'TUNESMITH_PUT({name}, {one.record}, '}{mine}, {place}")
+        made.constraints[f"{name} == 1 or {count} * sizeof({subject.dtype(one.root)}) <= 16"] = WIDEST
+        for access in one.accesses:
+            node, here = access.assignment, f"{one.name}, {_in_record(one, access, item)}"
+            if subject.hint(one.root, stored=True) != "0" and node is not None:
+                value = value_of(subject, node)
+                made.edits.append(replace(node, f"{assign}({here}, (", value, "), ", span(node), ")"))
+            else:
+                made.edits.append(wrap(access.node, f"{element}({here}, ", ")"))
+    even = " && ".join(dict.fromkeys(test for one in found for test in one.even(subject, name)))
     opens = [
         f"const {index} {first} = {subject.at('x')} * {name};",
         f"#if {name} > 1",
-        f"const {subject.wide} {limit} = {' && '.join(inside) or 'true'} ? {bounds['x']} : 0;",
-        f"const bool {whole} = {first} + {name} <= {limit} && "
-        f"{f'tunesmith::aligned<{name}>({pointers})' if cuda else ' && '.join(aligned)};",
+        f"const {subject.wide} {limit} = {' && '.join(inside) or 'true'} ? {bounds.get('x', f'{first} + {name}')} : 0;",
+        f"const bool {whole} = {first} + {name} <= {limit} && {even};",
         *[*declared, *read, "#endif", "#pragma unroll"],
         f"for ({index} {item} = 0; {item} < {name}; ++{item}) {{ const {index} {at} = {first} + {item};",
     ]
     closes = ["}", f"#if {name} > 1", *written, "#endif"]
-    layer = Layer(f"{name} > 1", "\n".join(opens), "\n".join(closes), "x", at, loops=True)
-    made = Change(kit=("vectors",), layers=[layer], share={"x": name})
-    for one in arrays:
-        for access in one.accesses:
-            node = access.assignment
-            if subject.hint(one.root, stored=True) != "0" and node is not None:
-                value = value_of(subject, node)
-                made.edits.append(replace(node, f"{assign}({one.root.name}, (", value, "), ", span(node), ")"))
-            else:
-                made.edits.append(wrap(access.node, f"{element}({one.root.name}, ", ")"))
+    made.layers.append(Layer(f"{name} > 1", "\n".join(opens), "\n".join(closes), "x", at, loops=True))
     macros = {
-        f"{element}(array, ...)": (f"{of}_##array.at[{item}]", "(__VA_ARGS__)"),
-        f"{assign}(array, value, ...)": (f"{of}_##array.at[{item}] = value", "__VA_ARGS__"),
+        f"{element}(array, number, ...)": (f"{of}_##array.at[number]", "(__VA_ARGS__)"),
+        f"{assign}(array, number, value, ...)": (f"{of}_##array.at[number] = value", "__VA_ARGS__"),
     }
     made.header.append(switched(f"{name} > 1", macros))
     made.parameter(name, (1, 2, 4, 8, 16), "neighbouring elements that a thread reads and writes together")
-    for size in sorted({f"{name} * sizeof({subject.dtype(one.root)})" for one in arrays}):
-        made.constraints[f"{name} == 1 or {size} <= 16"] = WIDEST
     return made
+
+
+def _in_record(place: Place, access: Access, item: str) -> str:
+    return item if place.record == 1 else f"{item} * {place.record} + {place.number(access)}"
 
 
 VECTORS = Pass(
     "vectors",
-    _arrays,
+    _places,
     _vectors,
     after=("block_size", "work_per_thread", "row_lanes", "cache_hints"),
     languages=("cuda", "opencl"),

@@ -116,6 +116,62 @@ ROW_LOOPS_SAME = [
         f"{TURNS.replace('< n', '< max(n / 2, n - 7)')} y[blockIdx.x * n + i] = 2 * x[blockIdx.x * n + i];",
     ),
 ]
+HALF = TURNS.replace("< n", "< n / 2")
+PAIRS = "const int at = blockIdx.x * n + i / 6 * 12 + i % 6; y[at] = x[at] - x[at + 6]; y[at + 6] = x[at + 6] + x[at];"
+RECORD = "const int at = blockIdx.x * n + 2 * i; y[at + 1] = x[at] - x[at + 1]; y[at] = 2 * x[at];"
+LANE = "const int w = threadIdx.x / 32, l = threadIdx.x % 32; for (int i = l; i < n; i += 32)"
+WARPS = LaunchGeometry(grid=("1",), block=("96",))
+LINES = LaunchGeometry(grid=("1",), block=("32", "3"))
+OF_LINE, AT_LINE = "for (int i = threadIdx.x; i < n; i += 32)", "threadIdx.y * n + i"
+ROW_LOOPS_SAME += [
+    *same(
+        (ROWS, THREE, 204),
+        [{"ROW_VEC": 2}, {"ROW_VEC": 4, "LOADS": 1, "STORES": 1}],  # parts of 6 elements have no vectors of 4
+        f"{TURNS} y[i / 12 * 36 + blockIdx.x * 12 + i % 12] = 2 * x[blockIdx.x * n + i];",
+        f"{HALF} {{ {PAIRS} }}",
+    ),
+    *same((ROWS, THREE, 204), [{"ROW_VEC": 2}], f"{HALF} {{ {PAIRS} y[at] += x[at]; }}"),
+    *same((ROWS, THREE, 204), [{"ROW_VEC": 2, "LOADS": 1}], f"{HALF} {{ {RECORD} }}"),
+    *same((WARPS, THREE, 204), [{"ROW_VEC": 4}], f"{LANE} y[w * n + i] = 2 * x[w * n + i];"),
+    *same(
+        (WARPS, THREE, 204),
+        [{"ROW_VEC": 2, "KEEP": 2}],
+        f"""float s = 0; {LANE} s += x[w * n + i]; for (int o = 16; o > 0; o /= 2) s += __shfl_xor_sync(~0u, s, o);
+        for (int i = l; i < n; i += 32) y[w * n + i] = s * x[w * n + i];""",
+    ),
+    *same((LINES, THREE, 203), [{"ROW_VEC": 2, "STORES": 1}], f"{OF_LINE} y[{AT_LINE}] = 2 * x[{AT_LINE}];"),
+]
+ROW_LOOPS += [
+    *stays(
+        ("ROW_VEC", WARPS, THREE),
+        f"{LANE.replace('/ 32', '/ 16')} y[w * n + i] = 1;",
+        f"{LANE} y[w * n + i] = l;",
+        f"{LANE.replace('i < n', 'i < n - l')} y[w * n + i] = 1;",
+        f"{LANE.replace('i += 32', 'i += 16')} y[w * n + i] = 1;",
+        f"{LANE.replace('% 32', '% 48')} y[w * n + i] = 1;",
+        f"{OF_LINE} y[i] = 1;",  # its block has 96 threads
+    ),
+    *stays(
+        ("ROW_VEC", ROWS, THREE),
+        f"{TURNS} y[blockIdx.x * n + i + i / 32] = 1;",
+        f"{HALF} y[blockIdx.x * n + 2 * i] = 1;",
+    ),
+]
+SPLIT = [
+    *same(
+        (LINE, SERIES, 204),
+        [{"VEC": 2}, {"VEC": 4, "ITEMS": 2, "STORES": 1}],
+        f"{ELEMENT} y[i / 12 * 12 + (i % 12 + 6) % 12] = 2 * x[i];",
+        f"{ELEMENT.replace('< n', '< n / 2')} {{ {PAIRS.replace('blockIdx.x * n', '0')} }}",
+    ),
+    # Without a guard.
+    *same((LINE, SERIES, 512), [{"VEC": 4}, {"VEC": 2, "ITEMS": 2}], f"{ELEMENT.split(' if')[0]} y[i] += 2 * x[i];"),
+    *same(
+        (LINE, SERIES, 202),
+        [{"VEC": 2, "STORES": 1}],
+        f"{ELEMENT.replace('< n', '< n / 2')} {{ {RECORD.replace('blockIdx.x * n', '0')} }}",
+    ),
+]
 SUM, ADD = "float s = 0; for (int k = 0; k < n; ++k)", "s += a[r * n + k] * b[k * n + c];"
 OUT, TURNED = "y[r * n + c] = s;", "a[k * n + r] * b[k * n + c]"
 CELL = "int i = blockIdx.x * blockDim.x + threadIdx.x,"
@@ -616,7 +672,7 @@ def test_what_a_rewrite_does_not_fit_stays(task: Task, names: set[str], why: str
 
 @pytest.mark.parametrize(
     ("task", "configs", "n"),
-    [*ROW_LOOPS_SAME, *OUTPUT_TILES_SAME, *PERMUTED, *LANES_SAME, *COLUMN_LANES_SAME, *OWN_BINS_SAME]
+    [*ROW_LOOPS_SAME, *SPLIT, *OUTPUT_TILES_SAME, *PERMUTED, *LANES_SAME, *COLUMN_LANES_SAME, *OWN_BINS_SAME]
     + [*COPIES_SAME, *GIVEN_SAME, *WALK_SAME, *ROW_TEAMS_SAME, *SHUFFLES_SAME, *INDICES_SAME, *ITEMS_SAME],
 )
 def test_a_rewrite_computes_what_the_kernel_did(task: Task, configs: list[Config], n: int) -> None:
@@ -630,7 +686,7 @@ def names_of(task: Task) -> set[str]:
 def test_loads_and_stores_are_marked_apart() -> None:
     template = template_of(kernel(f"{ELEMENT} y[i] = 2 * x[i];", X | Y, LINE))
     assert {"LOADS": (0, 1, 2), "STORES": (0, 1)}.items() <= {p.name: p.values for p in template.parameters}.items()
-    marked = template.source.replace("ELEMENT(x, ", "")
+    marked = template.source.replace("ELEMENT(x, element, ", "")
     assert re.search(r"STORE\(&\S*y\[i\]\S* *,[^;]*2 \* \S*LOAD\(&x\[i\]\)", marked)
 
 
