@@ -1,18 +1,20 @@
 // Building blocks of the templates that rules make of OpenCL C. Each begins with a line `//: NAME`.
 //: vectors
-// `count` neighbouring records of an array, which move as one access where they are `whole`, else as far as they are below
-// `limit`. size: the elements of a record.
+// `count` records of an array, so many `apart`, as far as they are below `limit`: as one access where they are `whole`. size: the
+// elements of a record.
 #define TUNESMITH_ELEMENTS(type, count, name) \
     struct name##_type { type at[count]; } __attribute__((aligned(sizeof(type) * (count)))); \
     struct name##_type name
-#define TUNESMITH_FETCH(count, size, name, from, first, limit, whole) \
+#define TUNESMITH_FETCH(count, size, name, from, first, apart, limit, whole) \
     if (whole) name = *(const __global struct name##_type*)((from) + (first) * (size)); \
     else for (int i_ = 0; i_ < (count) * (size); ++i_) \
-        if ((long)(first) + i_ / (size) < (limit)) name.at[i_] = ((from) + (first) * (size))[i_]
-#define TUNESMITH_PUT(count, size, name, to, first, limit, whole) \
+        if ((long)(first) + i_ / (size) * (apart) < (limit)) \
+            name.at[i_] = (from)[((first) + i_ / (size) * (apart)) * (size) + i_ % (size)]
+#define TUNESMITH_PUT(count, size, name, to, first, apart, limit, whole) \
     if (whole) *(__global struct name##_type*)((to) + (first) * (size)) = name; \
     else for (int i_ = 0; i_ < (count) * (size); ++i_) \
-        if ((long)(first) + i_ / (size) < (limit)) ((to) + (first) * (size))[i_] = name.at[i_]
+        if ((long)(first) + i_ / (size) * (apart) < (limit)) \
+            (to)[((first) + i_ / (size) * (apart)) * (size) + i_ % (size)] = name.at[i_]
 #define TUNESMITH_ALIGNED(count, from) ((size_t)(from) % (sizeof(*(from)) * (count)) == 0)
 //: permuted
 // A tile of side x side elements in local memory, whose rows have an element more, so that a column lies in different banks.

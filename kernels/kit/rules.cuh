@@ -46,25 +46,26 @@ template <int count_, class type_, class... more_> __device__ __forceinline__ bo
 template <class type_, class index_> __device__ __forceinline__ type_* element(type_* place, index_ i) { return place + i; }
 template <class place_, class index_>
 __device__ __forceinline__ auto element(const place_& place, index_ i) -> decltype(place(i)) { return place(i); }
-// The records of size_ elements at `first` and behind, as far as they are below `limit`: as one access where they are `whole`.
+// The records of size_ elements at `first` and so many `apart`, as far as they are below `limit`: as one access where they are
+// `whole`.
 template <int hint_, int size_, class type_, int count_, class place_, class index_>
-__device__ __forceinline__ void fetch(Elements<type_, count_>& to, place_ from, index_ first, long long limit, bool whole) {
+__device__ __forceinline__ void fetch(Elements<type_, count_>& to, place_ from, index_ first, index_ apart, long long limit, bool whole) {
     if (whole) {
         to = load<hint_>(reinterpret_cast<const Elements<type_, count_>*>(element(from, first * size_)));
     } else {
 #pragma unroll
         for (int i = 0; i < count_; ++i)
-            if (first + i / size_ < limit) to.at[i] = *element(from, first * size_ + i);
+            if (first + i / size_ * apart < limit) to.at[i] = *element(from, (first + i / size_ * apart) * size_ + i % size_);
     }
 }
 template <int hint_, int size_, class type_, int count_, class place_, class index_>
-__device__ __forceinline__ void put(const Elements<type_, count_>& from, place_ to, index_ first, long long limit, bool whole) {
+__device__ __forceinline__ void put(const Elements<type_, count_>& from, place_ to, index_ first, index_ apart, long long limit, bool whole) {
     if (whole) {
         store<hint_>(reinterpret_cast<Elements<type_, count_>*>(element(to, first * size_)), from);
     } else {
 #pragma unroll
         for (int i = 0; i < count_; ++i)
-            if (first + i / size_ < limit) *element(to, first * size_ + i) = from.at[i];
+            if (first + i / size_ * apart < limit) *element(to, (first + i / size_ * apart) * size_ + i % size_) = from.at[i];
     }
 }
 }

@@ -103,7 +103,10 @@ def _through_tiles(subject: Subject, found: dict[Loop, list[_Run]]) -> Change:
         text, sizes = f"{text}struct {{ {members}}} of_{number};\n", [*sizes, " + ".join(bytes_)]
     text = f"\n#if {name} > 0\nunion {union} {{\n{text}}};\n__shared__ {union} {tiles}[{warps}];\n#endif\n"
     made.edits.append(insert(subject.facts.body.start + 1, text))
-    made.parameter(name, (0, 16, 32, 64), "elements of a thread's run that are in shared memory at a time; 0: none")
+    sizes_of = {subject.dtype(one.root) for runs in found.values() for one in runs}
+    for size in sorted(sizes_of):
+        made.constraints[f"{name} == 0 or {name} * sizeof({size}) >= 16"] = "A part has a vector or more."
+    made.parameter(name, (0, 8, 16, 32, 64), "elements of a thread's run that are in shared memory at a time; 0: none")
     made.static_shared = f"(max({', '.join(sizes)}) * {warps} if {name} > 0 else 0)"
     return made
 

@@ -94,9 +94,8 @@ def _is_exact(subject: Subject) -> bool:
 def _vectors(subject: Subject, found: list[Place]) -> Change | Refused:
     name, index = subject.name("VEC"), subject.index_type
     element, assign = subject.name("ELEMENT"), subject.name("ELEMENT_IS")
-    first, item, at, whole, limit, of, begin = (
-        subject.name(one) for one in ("first", "element", "element_at", "whole", "limit", "elements_of", "begin_of")
-    )
+    words = ("first", "element", "element_at", "is_even", "apart", "whole", "limit", "elements_of", "begin_of")
+    first, item, at, is_even, apart, whole, limit, of, begin = map(subject.name, words)
     bounds = {axis: subject.written(bound) for axis, bound in subject.bounds.items()}
     if None in bounds.values():
         return Refused("elements are read one by one: the guard's bound is not known ahead of it")
@@ -111,7 +110,7 @@ def _vectors(subject: Subject, found: list[Place]) -> Change | Refused:
             begins = f"{begin}_{one.name}"
             place = f"{one.root.name} + {subject.written(one.index, None, {'@x': 'i'})}"
             declared.append(f"const auto {begins} = [&](const {index} i) {{ return {place}; }};")
-        place = f"{begins}, {first}, {limit}, {whole});"
+        place = f"{begins}, {first}, {apart}, {limit}, {whole});"
         declared.append(
             f"tunesmith::Elements<{kind}, {count}> {mine};" if cuda else f"TUNESMITH_ELEMENTS({kind}, {count}, {mine});"
         )
@@ -129,14 +128,24 @@ def _vectors(subject: Subject, found: list[Place]) -> Change | Refused:
                 made.edits.append(replace(node, f"{assign}({here}, (", value, "), ", span(node), ")"))
             else:
                 made.edits.append(wrap(access.node, f"{element}({here}, ", ")"))
+    shares = [change.share["x"] for change in subject.changes.values() if change.share.get("x", "1") != "1"]
+    every = f"{first} + ({subject.wide}){name} * {apart}"
     even = " && ".join(dict.fromkeys(test for one in found for test in one.even(subject, name)))
+    # Where no vectors are, the elements of a thread are as many apart as there are threads, which stay neighbours.
+    threads = " * ".join([subject.builtin("gridDim.x"), subject.builtin("blockDim.x"), *shares])
     opens = [
-        f"const {index} {first} = {subject.at('x')} * {name};",
         f"#if {name} > 1",
-        f"const {subject.wide} {limit} = {' && '.join(inside) or 'true'} ? {bounds.get('x', f'{first} + {name}')} : 0;",
-        f"const bool {whole} = {first} + {name} <= {limit} && {even};",
-        *[*declared, *read, "#endif", "#pragma unroll"],
-        f"for ({index} {item} = 0; {item} < {name}; ++{item}) {{ const {index} {at} = {first} + {item};",
+        f"const bool {is_even} = {even};",
+        f"const {index} {first} = {subject.at('x')} * ({is_even} ? {name} : 1);",
+        f"const {index} {apart} = {is_even} ? 1 : {threads};",
+        f"const {subject.wide} {limit} = {' && '.join(inside) or 'true'} ? {bounds.get('x', every)} : 0;",
+        f"const bool {whole} = {is_even} && {first} + {name} <= {limit};",
+        *[*declared, *read],
+        "#else",
+        f"const {index} {first} = {subject.at('x')}, {apart} = 1;",
+        "#endif",
+        "#pragma unroll",
+        f"for ({index} {item} = 0; {item} < {name}; ++{item}) {{ const {index} {at} = {first} + {item} * {apart};",
     ]
     closes = ["}", f"#if {name} > 1", *written, "#endif"]
     made.layers.append(Layer(f"{name} > 1", "\n".join(opens), "\n".join(closes), "x", at, loops=True))
