@@ -14,7 +14,7 @@ from tunesmith.graph.context import Context
 from tunesmith.graph.journal.log import REJECTED, Tree
 from tunesmith.graph.models.calls import Message
 from tunesmith.graph.prompts import conversation, render, scrubbed
-from tunesmith.graph.prompts.facts import baseline_facts, choices, device_facts, node_facts, task_facts, workload_facts
+from tunesmith.graph.prompts.facts import choices, node_facts, run_facts
 from tunesmith.graph.state import Branch, Plan
 from tunesmith.kernels.build.guard import HEADER_FOLDERS, HEADERS
 from tunesmith.kernels.spec.expression import FUNCTIONS
@@ -78,7 +78,7 @@ def template_messages(
     context: Context, plan: Plan, branch: Branch, tree: Tree, objections: list[str]
 ) -> tuple[Message, ...]:
     """The prompt of one branch of a round, for a template or, in a rewrite, for a whole kernel."""
-    task, device = task_facts(context), device_facts(context)
+    facts = run_facts(context, tree, {plan.bottleneck})
     node, limits = tree.node(branch.parent), context.device.limits
     parameters, anew = branch.kind != "rewrite", branch.kind in ("template", "rewrite")
     # A template of this run shows the form of an answer, and also what matters for this task.
@@ -87,8 +87,8 @@ def template_messages(
     sibling = own[0] if parameters and own and not shown_by_parent else None
     system = render(
         "template_system",
-        task=task,
-        device=device,
+        task=facts["task"],
+        device=facts["device"],
         limits=limits,
         types=sorted(context.task.types),
         headers=sorted(HEADERS),
@@ -100,11 +100,7 @@ def template_messages(
     )
     user = render(
         "template",
-        task=task,
-        device=device,
-        workloads=workload_facts(context, tree),
-        held_out=[workload.name for workload in context.held_out],
-        baseline=baseline_facts(context),
+        **facts,
         # A branch that keeps the parent's organisation needs no facts about the machine.
         parent=node_facts(context, node, source=True, machine=anew) if node is not None else None,
         sibling=node_facts(context, sibling, source=True) if sibling is not None else None,

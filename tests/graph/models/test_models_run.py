@@ -17,14 +17,17 @@ from fake_openai import HANG, FakeOpenAI, answer, serve, status
 from journal_rows import rows
 from model_runs import LIBRARY, RAW, explain, plan, template
 from opened_models import KEY
+from simulated_pool import SimulatedPool
 
 from tunesmith.cli.app import EXIT_DONE, EXIT_INTERRUPTED, EXIT_MISTAKE, EXIT_WAITING
 from tunesmith.graph import resume, tune
+from tunesmith.graph.history import open_store
 from tunesmith.graph.models.calls import Waiting
 from tunesmith.graph.models.client import PACKAGED, load_prices, price_of
 from tunesmith.graph.models.opening import check_models, destination
 from tunesmith.graph.settings import Settings, make_settings
 from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.roofline import Roofline
 
 pytestmark = pytest.mark.usefixtures("simulation")
 OPTIONS: dict[str, Any] = {"backend": "opencl", "strategy": "random", "evaluations": 12, "rounds": 2, "seed": 5}
@@ -219,3 +222,30 @@ def test_the_packaged_prices_say_when_and_from_where_and_the_users_come_first(tm
         own.write_text(text)
         with pytest.raises(TunesmithError, match=rf"{own}.*{said}.*\.$|{said}.*{own}.*\.$"):
             load_prices(str(own))
+
+
+def test_what_changes_brought_to_other_kernels_is_told_in_prompts(
+    server: FakeOpenAI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a run by rules, in which vectors alone help, to a run of another task with a model."""
+    live: dict[str, Any] = {**OPTIONS, "model": "tester", "base_url": server.base_url}
+    roofs = Roofline(((1 << 20, 40e9),), {"float32": 1e12})
+    monkeypatch.setenv("TUNESMITH_WISDOM", str(tmp_path / "wisdom.sqlite"))
+    monkeypatch.setattr(SimulatedPool, "calibrate", lambda self: roofs)
+    tune(LIBRARY, run_dir=tmp_path / "first", **live, wisdom=False)
+    told = "What kinds of change brought in earlier runs"
+    assert len(server.requests) > 2 and all(told not in seen.prompt for seen in server.requests)
+    with monkeypatch.context() as other:
+        other.setattr("simulated_pool.seconds", lambda config, _: 20e-6 / min(2, config.get("VEC", 1)))
+        tune(RAW, run_dir=tmp_path / "by-rules", **OPTIONS | {"evaluations": 40})
+    server.requests.clear()
+    tune(LIBRARY, run_dir=tmp_path / "second", **live)
+    for schema in ("PlanAnswer", "TemplateAnswer"):
+        (prompt, *_) = [seen.prompt for seen in server.requests if seen.schema_name == schema]
+        lines = prompt.partition(told)[2].partition("\n## ")[0].splitlines()[2:]
+        assert lines[0] == "- vectors: 2.00 times as fast (median of 1 run(s), 1 kernel(s)) where memory bound"
+        assert len(lines) > 2 and "raw_scale_add" not in prompt
+        assert all(re.fullmatch(r"- [a-z ]+: 1.00 times .*|", line) for line in lines[1:]), lines
+    kept = open_store().entries("scale_add")
+    assert {one.bound for one in kept if one.changes} == {"memory"}
+    assert any(one.changes.get("template branch", 0) > 1 for one in kept)
