@@ -17,17 +17,21 @@ from fake_openai import HANG, FakeOpenAI, answer, serve, status
 from journal_rows import rows
 from model_runs import LIBRARY, RAW, explain, plan, template
 from opened_models import KEY
-from simulated_pool import SimulatedPool
+from simulated_pool import SCALE_ADD, SimulatedPool
 
 from tunesmith.cli.app import EXIT_DONE, EXIT_INTERRUPTED, EXIT_MISTAKE, EXIT_WAITING
 from tunesmith.graph import resume, tune
 from tunesmith.graph.history import open_store
+from tunesmith.graph.journal.log import begun
 from tunesmith.graph.models.calls import Waiting
 from tunesmith.graph.models.client import PACKAGED, load_prices, price_of
 from tunesmith.graph.models.opening import check_models, destination
 from tunesmith.graph.settings import Settings, make_settings
+from tunesmith.graph.study.ablation import ablate
 from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.probe import DeviceInfo, Inventory
 from tunesmith.hw.roofline import Roofline
+from tunesmith.hw.targets import resolve_target
 
 pytestmark = pytest.mark.usefixtures("simulation")
 OPTIONS: dict[str, Any] = {"backend": "opencl", "strategy": "random", "evaluations": 12, "rounds": 2, "seed": 5}
@@ -249,3 +253,20 @@ def test_what_changes_brought_to_other_kernels_is_told_in_prompts(
     kept = open_store().entries("scale_add")
     assert {one.bound for one in kept if one.changes} == {"memory"}
     assert any(one.changes.get("template branch", 0) > 1 for one in kept)
+
+
+def test_an_ablation_compares_templates_by_authors_who_saw_the_kit_with_those_by_others(
+    server: FakeOpenAI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = DeviceInfo("cuda", 0, "a test's GPU", resolve_target("h200"))
+    monkeypatch.setattr("tunesmith.graph.roles.planner.examine", lambda *_: None)
+    monkeypatch.setattr("tunesmith.graph.run.inventory_for", lambda backend: Inventory((device,), ()))
+    arms, folder, task = ["template", "template-without-kit"], tmp_path / "arms", SCALE_ADD.parents[2] / "raw" / "gemv"
+    live: dict[str, Any] = {"model": "tester", "base_url": server.base_url, "backend": "cuda", "repairs": 0}
+    found, _ = ablate(task, folder=folder, arms=arms, repeats=1, calls=2, **live)
+    assert [one.arm for one in found] == arms
+    prompts = [seen.prompt for seen in server.requests if seen.schema_name == "TemplateAnswer"]
+    assert ["kit::over_row" in prompt for prompt in prompts] == [True, False]
+    assert [begun(folder / f"{arm}-1").event.settings.kit for arm in arms] == [True, False]
+    with pytest.raises(TunesmithError, match="there is no arm 'kit-without-kit'"):
+        ablate(task, folder=tmp_path / "none", arms=["kit-without-kit"], **live)
