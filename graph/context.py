@@ -13,7 +13,7 @@ from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models.calls import FailureKind, Models
 from tunesmith.graph.progress import Listener, Progress, silent
 from tunesmith.graph.settings import Settings
-from tunesmith.graph.state import Plan
+from tunesmith.graph.state import Bottleneck, Plan
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import DeviceInfo
@@ -32,6 +32,8 @@ COMPARISON_SECONDS, KERNEL_SECONDS, EXAMINATION_SECONDS = 5.0, 0.75, 10.0
 """Seconds of a final comparison: for its process, for each kernel on a workload, for the examination of winners."""
 COUNTER_SECONDS = 0.2
 """Extra seconds of an energy window, which begins and ends where the counter moves."""
+LATENCY_SECONDS = 5e-6
+"""A GPU kernel shorter than this is mostly launch and ramp-up."""
 T = TypeVar("T", bound=Event)
 
 
@@ -166,6 +168,13 @@ class Context:
         """The shortest possible seconds of a workload, if the roofs are known."""
         task = self.task
         return self.roofline().floor_seconds(task.bytes_of(workload), task.flops_of(workload), task.arithmetic)
+
+    def bottleneck(self, workload: Workload, seconds: float) -> Bottleneck:
+        """The limit of a kernel that takes `seconds` on a workload."""
+        if self.device.limits.kind == "gpu" and seconds < LATENCY_SECONDS:
+            return "latency"
+        task = self.task
+        return self.roofline().bound(task.bytes_of(workload), task.flops_of(workload), task.arithmetic or "float32")
 
     def template(self, template_id: str) -> Template:
         """The template of an id. Raises `JournalError` where it is not part of the run."""

@@ -11,31 +11,39 @@ import json
 import os
 import platform
 import sqlite3
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
-from typing import Literal
+from statistics import median
+from typing import Any, Literal
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from tunesmith import __version__
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import EarlierResults, TemplateAdded, VerdictReached
-from tunesmith.graph.journal.log import RunLog, observation, quantities_of
+from tunesmith.graph.journal.log import LIBRARY, RunLog, observation, quantities_of, seconds_of
 from tunesmith.graph.journal.records import KnownResult, Suggestion, TemplateResults, Verdict
 from tunesmith.graph.journal.store import Journal, JournalError
 from tunesmith.graph.outputs import require_writable_file
 from tunesmith.graph.settings import Settings
+from tunesmith.graph.state import BASELINE, Bottleneck
 from tunesmith.hw.errors import TunesmithError, named_path
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import DeviceInfo
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.check.verify import infeasible_on
 from tunesmith.kernels.outcome import Rejected
+from tunesmith.kernels.rewrite.composition import NAME, unchanged
+from tunesmith.kernels.rewrite.passes.record import Change
+from tunesmith.kernels.rewrite.template import rewrite
 from tunesmith.kernels.search import Observation, Prior
 from tunesmith.kernels.space import Domain, Space, device_names
+from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.taskfile import explain
 from tunesmith.kernels.spec.template import Config, Strict, Template, config_key
@@ -43,6 +51,8 @@ from tunesmith.kernels.spec.template import Config, Strict, Template, config_key
 VARIABLE = "TUNESMITH_WISDOM"
 FORMAT: Literal[1] = 1
 """Version of the store and of its exported files."""
+MAX_EVIDENCE = 12
+"""Lines on kinds of change, under each bound."""
 MAX_SUGGESTIONS = 6
 """Configurations that a run takes from the store: each costs an evaluation."""
 ROOF_REPORT_RATIO = 0.8
@@ -68,7 +78,8 @@ class HistoryError(TunesmithError):
 
 class StoredResult(Strict):
     """A configuration on one shape. seconds of a launch, cold; ratio: to the baseline's time, with its 99 % interval
-    from low to high; at: when it was measured, ISO 8601, UTC; run: the folder's name, for people."""
+    from low to high; at: when it was measured, ISO 8601, UTC; run: the folder's name, for people. bound: what limits
+    the baseline there; changes: how many times as fast each kind of change made the kernel in that run's search."""
 
     task: str
     template: str
@@ -85,6 +96,8 @@ class StoredResult(Strict):
     at: str
     run: str = ""
     tunesmith: str = ""
+    bound: Bottleneck = "unknown"
+    changes: dict[str, float] = Field(default_factory=dict)
 
 
 class _Exported(Strict):
@@ -226,18 +239,38 @@ def suggest(
             for one in usable
         )
 
+    known = store.entries(None if written else task.name) if store else []
+    known = [one for one in known if one.backend == device.backend]
     # A model's whole kernel has no parameters, and suggests nothing.
     ranked = sorted(
-        (one for one in (store.entries(task.name) if store else ()) if one.backend == device.backend and one.config),
+        (one for one in known if one.task == task.name and one.config),
         key=lambda one: (one.device != device.name, (one.sizes, one.types) not in shapes, one.ratio),
     )
     found: dict[str, Suggestion] = {}
     for one in (*filter(fits, ranked), *(ranked if written else ())):
         suggestion = Suggestion(config=one.config, device=one.device, driver=one.driver, ratio=one.ratio)
         found.setdefault(config_key(one.config), suggestion)
-    if not found:
+    brought = evidence(known) if written else {}
+    if not found and not brought:
         return prior
-    return (prior or EarlierResults()).model_copy(update={"suggestions": tuple(found.values())[:MAX_SUGGESTIONS]})
+    kept = {"suggestions": tuple(found.values())[:MAX_SUGGESTIONS], "evidence": brought}
+    return (prior or EarlierResults()).model_copy(update=kept)
+
+
+def evidence(results: Iterable[StoredResult]) -> dict[Bottleneck, list[str]]:
+    """A line on what each kind of change brought, the largest gain first, by what bounds the kernel. A run counts once,
+    by its median over the workloads."""
+    seen = defaultdict[tuple[Bottleneck, str], dict[tuple[str, str], list[float]]](dict)
+    for one in results:
+        for kind, gain in one.changes.items():
+            seen[one.bound, kind].setdefault((one.task, one.at), []).append(gain)
+    gains = {key: median(map(median, runs.values())) for key, runs in seen.items()}
+    lines = defaultdict[Bottleneck, list[str]](list)
+    for bound, kind in sorted(gains, key=lambda key: (-gains[key], key)):
+        runs, gain = seen[bound, kind], gains[bound, kind]
+        count = f"median of {len(runs)} run(s), {len({task for task, _ in runs})} kernel(s)"
+        lines[bound].append(f"{kind}: {gain:.2f} times as fast ({count}) where {bound} bound")
+    return {bound: those[:MAX_EVIDENCE] for bound, those in lines.items() if bound != "unknown"}
 
 
 def read_prior(path: Path) -> EarlierResults:
@@ -321,7 +354,7 @@ def learn(context: Context, verdict: Verdict, run: str) -> None:
         return
     # A run that had ended may be finished again, days later.
     at = datetime.fromtimestamp(reached[-1].at, UTC).isoformat(timespec="seconds")
-    device = context.device
+    device, changes = context.device, _changes(context)
     found = [
         StoredResult(
             task=context.task.name,
@@ -336,6 +369,8 @@ def learn(context: Context, verdict: Verdict, run: str) -> None:
             at=at,
             run=run,
             tunesmith=__version__,
+            # Once for each workload.
+            **(changes.get(row.workload, {}) if figures is row.best else {}),
         )
         for row in (*verdict.tuned, *verdict.held_out)
         for winner, figures in ((row.best, row.best), (verdict.general, row.general))
@@ -346,6 +381,30 @@ def learn(context: Context, verdict: Verdict, run: str) -> None:
             store.keep(found)
         except HistoryError as error:
             context.note("wisdom", str(error), "")
+
+
+def _changes(context: Context) -> dict[str, dict[str, Any]]:
+    """`bound` and `changes` of each tuned workload. A rule's change is over the least time without it; those of a kind
+    of branch are over their parents' least times, at least 1 as the parent stays, and in the median."""
+    baseline, nodes, rules = context.log.baseline_seconds or {}, context.tree().nodes, dict[str, Change]()
+    made_by_rules = [node for node in nodes if node.parent == LIBRARY and node.template.name == NAME]
+    if made_by_rules:
+        rules = dict(rewrite(context.task, context.device.limits.backend).rules)
+    found: dict[str, dict[str, Any]] = {}
+    for workload, seconds in baseline.items():
+        gains = defaultdict[str, list[float]](list)
+        least = {BASELINE: seconds} | {node.id: node.best_seconds.get(workload, 0.0) for node in nodes}
+        for node in nodes:
+            if least[node.id] and least.get(node.parent):
+                gains[f"{node.made_by} branch"].append(max(1.0, least[node.parent] / least[node.id]))
+        for node, (rule, change) in product(made_by_rules, rules.items()):
+            if least[node.id] and {one.name for one in change.parameters} <= node.template.default_config.keys():
+                off, timed = parse(unchanged(change)), [(one.config, seconds_of(one)) for one in node.found]
+                without = [times[workload] for config, times in timed if workload in times and off.evaluate(config)]
+                gains[rule.replace("_", " ")] += [min(without) / least[node.id]] if without else []
+        bound = context.bottleneck(context.task.workload(workload), seconds)
+        found[workload] = {"bound": bound, "changes": {kind: median(those) for kind, those in gains.items() if those}}
+    return found
 
 
 def best_roofs(device: DeviceInfo, measured: Roofline) -> tuple[Roofline, tuple[str, ...]]:

@@ -161,6 +161,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", protected_namespaces=()):
     least_gain: float = _option(
         0.03, "With a model: end after a round that brought less than this share, over all workloads.", ge=0, lt=1
     )
+    kit: bool = _option(True, "With a model: show CUDA's building blocks, in place of a template of the library.")
     explain: bool = _option(True, "With a model: let it summarise each round for the next plan.")
     approve: Literal["none", "plans"] = _option("none", "'plans' stops before each plan for your approval; or none.")
 

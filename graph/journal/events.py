@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
+from pydantic import Field
+
 from tunesmith.graph.journal.records import (
     FinalistResult,
     Origin,
@@ -21,7 +23,7 @@ from tunesmith.graph.journal.records import (
     Verified,
 )
 from tunesmith.graph.settings import Settings
-from tunesmith.graph.state import BranchKind, Plan
+from tunesmith.graph.state import Bottleneck, BranchKind, Plan
 from tunesmith.hw.probe import DeviceInfo
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.check.verify import Passed, Skipped
@@ -64,10 +66,11 @@ class Extended(Event, kind="extended"):
 
 
 class EarlierResults(Event, kind="history"):
-    """suggestions: configurations that are measured first; prior: the name of the run or table whose `results` lead the
-    searches, empty where none was given. Written by `tune`, read by `graph.history`."""
+    """suggestions: configurations that are measured first; evidence: lines on what kinds of change brought, by
+    what bounds the kernel; prior: the name of the run or table whose `results` lead the searches, empty without one."""
 
     suggestions: tuple[Suggestion, ...] = ()
+    evidence: dict[Bottleneck, list[str]] = Field(default_factory=dict)
     prior: str = ""
     results: tuple[TemplateResults, ...] = ()
 

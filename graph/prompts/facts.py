@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import nullcontext
 from typing import Any
 
 from tunesmith.actors.process import Isolated
 from tunesmith.actors.workers import CompileWorker
 from tunesmith.graph.context import Context
-from tunesmith.graph.journal.events import EvidenceKept
+from tunesmith.graph.journal.events import EarlierResults, EvidenceKept
 from tunesmith.graph.journal.log import Node, Tree
+from tunesmith.graph.state import Bottleneck
 from tunesmith.hw.device_lock import DeviceLock
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.occupancy import occupancy
@@ -208,6 +209,21 @@ def workload_facts(context: Context, tree: Tree) -> list[dict[str, Any]]:
         row["worth"] = max(1.0, taken / floor) ** (workload.weight / weights) if floor and taken else None
         rows.append(row)
     return rows
+
+
+def run_facts(context: Context, tree: Tree, bounds: Collection[Bottleneck] = ()) -> dict[str, Any]:
+    """What a plan and a template begin from: task, device, workloads, baseline, and the evidence of earlier runs on
+    kernels under `bounds` (none: those of the baseline on the tuned workloads)."""
+    seconds, earlier = context.log.baseline_seconds or {}, context.log.last(EarlierResults) or EarlierResults()
+    bounds = bounds or {context.bottleneck(context.task.workload(name), taken) for name, taken in seconds.items()}
+    return {
+        "task": task_facts(context),
+        "device": device_facts(context),
+        "workloads": workload_facts(context, tree),
+        "held_out": [workload.name for workload in context.held_out],
+        "baseline": baseline_facts(context),
+        "evidence": [line for bound, lines in earlier.evidence.items() if bound in bounds for line in lines],
+    }
 
 
 def baseline_facts(context: Context) -> dict[str, Any]:

@@ -21,9 +21,9 @@ from tunesmith.graph.models.client import Ledger
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts import conversation, render
 from tunesmith.graph.prompts.answers import MAX_TEXT, PlanAnswer, Unusable, config_of
-from tunesmith.graph.prompts.facts import baseline_facts, device_facts, examine, node_facts, task_facts, workload_facts
+from tunesmith.graph.prompts.facts import examine, node_facts, run_facts
 from tunesmith.graph.settings import Arm, Settings
-from tunesmith.graph.state import BASELINE, Bottleneck, Branch, BranchKind, Plan, State
+from tunesmith.graph.state import BASELINE, Branch, BranchKind, Plan, State
 from tunesmith.kernels.check.verify import infeasible_on
 from tunesmith.kernels.rewrite.template import starts, with_rules
 from tunesmith.kernels.spec.task import TaskError, Workload
@@ -31,8 +31,6 @@ from tunesmith.kernels.spec.template import Config, Template, config_key
 
 FIRST_SHARE = 0.6
 """Share of the evaluations for the first round, which tunes all workloads together, when more rounds follow."""
-LATENCY_SECONDS = 5e-6
-"""A GPU kernel shorter than this is mostly launch and ramp-up."""
 
 
 def plan_by_rules(context: Context, number: int, tree: Tree) -> Plan | None:
@@ -58,7 +56,8 @@ def plan_by_rules(context: Context, number: int, tree: Tree) -> Plan | None:
     seeds: tuple[Config, ...] = ()
     analysis = ""
     if tree.untried:
-        limit = _bottleneck(context, _most_to_gain(context, workloads, baseline), baseline)
+        most = _most_to_gain(context, workloads, baseline)
+        limit = context.bottleneck(most, baseline[most.name])
         seeds = starts(node.template, limit, lambda config: not broken_rule(context, node.template, config, workloads))
     elif due is None:
         analysis = f"Tune all {len(names)} workloads together again, from the best known configurations of each."
@@ -80,7 +79,7 @@ def _workload_in_turn(context: Context, seconds: Mapping[str, float]) -> Workloa
         return context.tuned[0]
     plans = context.log.plans
     # A kernel that is mostly launch and ramp-up cannot come nearer to its limit.
-    worth = [workload for workload in context.tuned if _bottleneck(context, workload, seconds) != "latency"]
+    worth = [one for one in context.tuned if context.bottleneck(one, seconds[one.name]) != "latency"]
     last = max((at for at, plan in enumerate(plans) if plan.scope == "general"), default=-1)
     own = {name for plan in plans[last + 1 :] for name in plan.workloads}
     left = [workload for workload in worth or context.tuned if workload.name not in own]
@@ -106,7 +105,7 @@ def _plan(
         limit = f", {taken / floor:.1f} times its floor by the measured roofs, {_us(floor)}"
     return Plan(
         round=number,
-        bottleneck=_bottleneck(context, target, seconds),
+        bottleneck=context.bottleneck(target, taken),
         scope="general" if len(workloads) == len(context.tuned) else "workload",
         workloads=tuple(workload.name for workload in workloads),
         evaluations=share(context, number),
@@ -137,14 +136,6 @@ def _headroom(context: Context, workload: Workload, seconds: Mapping[str, float]
     """Logarithm of time over floor, the gain of a perfect kernel; zero where no floor is known."""
     floor = context.floor(workload)
     return math.log(seconds[workload.name] / floor) if floor else 0.0
-
-
-def _bottleneck(context: Context, workload: Workload, seconds: Mapping[str, float]) -> Bottleneck:
-    """The limit of a kernel that takes these seconds, by workload."""
-    if context.device.limits.kind == "gpu" and seconds[workload.name] < LATENCY_SECONDS:
-        return "latency"
-    task = context.task
-    return context.roofline().bound(task.bytes_of(workload), task.flops_of(workload), task.arithmetic or "float32")
 
 
 def describe(plan: Plan) -> str:
@@ -317,15 +308,12 @@ def plan_messages(context: Context, number: int, tree: Tree, objections: list[st
     full = tree.ranked[:TEMPLATES_WITH_SOURCE]
     # A template without measurements has no rank, and can only be judged by its source.
     full += [node for node in tree.usable if node.best is None][: max(0, TEMPLATES_WITH_SOURCE - len(full))]
-    settings, device = context.settings, device_facts(context)
-    system = render("plan_system", device=device, branches=settings.branches, kinds=KINDS_OF_ARM[settings.arm])
+    settings, facts = context.settings, run_facts(context, tree)
+    kinds = KINDS_OF_ARM[settings.arm]
+    system = render("plan_system", device=facts["device"], branches=settings.branches, kinds=kinds)
     user = render(
         "plan",
-        task=task_facts(context),
-        device=device,
-        workloads=workload_facts(context, tree),
-        held_out=[workload.name for workload in context.held_out],
-        baseline=baseline_facts(context),
+        **facts,
         full=[node_facts(context, node, source=True) for node in full],
         short=[node_facts(context, node, source=False) for node in tree.nodes if node not in full],
         attempts=tree.attempts,

@@ -175,7 +175,7 @@ def without_wrong_rules(context: Context, template: Template, stage: str) -> Tem
 
     if (problem := problem_with(template)) is None:
         return template
-    rules = rewrite(task, backend).rules
+    rules = [*rewrite(task, backend).rules]
     while problem is not None and rules:
         # The first `holds` rules are right, the first `fails` are not: the rule between them is at fault.
         holds, fails = 0, len(rules)
@@ -188,8 +188,8 @@ def without_wrong_rules(context: Context, template: Template, stage: str) -> Tem
         withdrawn[rules[fails - 1]] = problem.in_short
         fewer = rewrite(task, backend, [one for one in rules if one not in withdrawn])
         plain = {"name": NAME, "description": "The kernel as it came: no rule fits it."}
-        template, rules = fewer.template or context.sources.baseline.template.model_copy(update=plain), fewer.rules
-        problem = problem_with(template)
+        template = fewer.template or context.sources.baseline.template.model_copy(update=plain)
+        rules, problem = [*fewer.rules], problem_with(template)
     for rule, why in withdrawn.items():
         context.note("template", f"The rule {rule} is withdrawn, as the kernel that it makes fails: {why}", stage)
     return template

@@ -26,6 +26,8 @@ from tunesmith.graph.settings import Arm, make_settings
 from tunesmith.hw.errors import TunesmithError
 
 ARMS: tuple[Arm, ...] = get_args(Arm)
+WITHOUT_KIT = "-without-kit"
+"""Ends the name of an arm whose templates' authors are not shown the kit."""
 CONFIDENCE = 0.95
 UNCHECKED = {"model", "base_url", "max_calls"}
 """Settings that are valid only beside others, which each run gets by itself."""
@@ -94,10 +96,10 @@ def ablate(
     run. Arms without a search go on for as many rounds as they have calls or evaluations. models: of your own; else the
     settings name them. Where runs wait for answers, all others go on before `Waiting` is raised.
     """
-    unknown = [arm for arm in arms if arm not in ARMS]
+    unknown = [arm for arm in arms if arm.removesuffix(WITHOUT_KIT) not in ARMS]
     if unknown or not arms or len(set(arms)) < len(arms):
         what = f"there is no arm '{unknown[0]}'" if unknown else "name each arm once"
-        raise TunesmithError(f"--arms: {what}; they are {', '.join(ARMS)}.")
+        raise TunesmithError(f"--arms: {what}; they are {', '.join(ARMS)}, also with {WITHOUT_KIT} behind.")
     if repeats < 1:
         raise TunesmithError(f"--repeats: give at least 1, not {repeats}.")
     if models is None and settings.get("model", "none") == "none":
@@ -133,13 +135,15 @@ def ablate(
 
 def _settings_of(task: str, name: str, repeat: int, calls: int | None, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of the run `name`, which begins with its arm."""
-    arm = name.rpartition("-")[0]
+    named = name.rpartition("-")[0]
+    arm = named.removesuffix(WITHOUT_KIT)
     # Without earlier results: repeats and arms would learn from each other. All take the same number of calls.
     values = {
         "least_gain": 0.0,
         **settings,
         "wisdom": False,
         "arm": arm,
+        "kit": arm == named and settings.get("kit", True),
         "seed": int(settings.get("seed", 0)) + repeat - 1,
     }
     if arm == "rewrite":

@@ -55,10 +55,10 @@ template <int THREADS, class Op, class X> __device__ __forceinline__ X fold_row(
     return x;
 }
 
-// Online softmax: the largest of some numbers, and the sum of their exponentials relative to it. FAST: the hardware's
-// exponential, a few units in the last place off. KIT_LOWEST is below every number but finite: the difference of two infinities
-// would be none.
+// Below every number but finite: the difference of two infinities would be none.
 #define KIT_LOWEST (-3.4028235e38f)
+// Online softmax: the largest of some numbers, and the sum of their exponentials relative to it. FAST: the hardware's
+// exponential, a few units in the last place off.
 template <bool FAST> __device__ __forceinline__ float exponential(float x) { return FAST ? __expf(x) : expf(x); }
 struct Exponentials { float largest, sum; };
 template <bool FAST> struct JoinExponentials {

@@ -2,8 +2,8 @@
 
 namespace kit {
 
-// How data pass the caches. PLAIN: as they come; STREAMED: evicted first; PAST_L1: loads that skip L1, where little is read
-// twice, and stores that are evicted first. KEPT: as they come, in accesses that the compiler may choose.
+// How data pass the caches: PLAIN, as they come; STREAMED, evicted first; PAST_L1, loads that skip L1, where little is read
+// twice, and stores that are evicted first; KEPT, as they come, in accesses that the compiler may choose.
 enum Cache { PLAIN, STREAMED, PAST_L1, KEPT };
 
 template <int BYTES> struct Raw;
@@ -33,6 +33,7 @@ KIT_PAST_L1(uint2, "v2.u32 {%0, %1}", "2", "=r"(x.x), "=r"(x.y))
 KIT_PAST_L1(unsigned int, "u32 %0", "1", "=r"(x))
 KIT_PAST_L1(unsigned short, "u16 %0", "1", "=h"(x))
 #undef KIT_PAST_L1
+
 template <int CACHE, class R> __device__ __forceinline__ R fetch(const R* from) {
     if constexpr (CACHE == PAST_L1) return past_l1(from);
     else if constexpr (CACHE == STREAMED) return __ldcs(from);

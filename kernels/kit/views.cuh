@@ -67,9 +67,10 @@ __device__ __forceinline__ void each(const Pieces<THREADS, V>& pieces, Body body
     pieces.elements([&](int col) { body(views..., col); });
 }
 
+template <class Held, int N> struct Several { Held at[N]; };
+
 // body(views..., lane or column) for each element of a row, by THREADS threads: in vectors, of which a thread asks for ITEMS
 // of each view before it uses the first, or with `aligned` false element by element.
-template <class Held, int N> struct Several { Held at[N]; };
 template <int THREADS, int V, int ITEMS = 1, class Body, class... Views>
 __device__ __forceinline__ void over_row(int end, bool aligned, Body body, Views... views) {
     if (!aligned) {

@@ -27,12 +27,12 @@ NO_GUARD = "The kernel has no guard against more threads than it came with."
 @dataclass(frozen=True, slots=True)
 class Rewritten:
     """The result of the rules on a kernel. template: None where the kernel is left alone; skipped: why rules do not
-    apply, a clause each, or why none does; rules: the names of the rules that apply, in their order; refused: the
-    reason of each rule that does not."""
+    apply, a clause each, or why none does; rules: the changes of the rules that apply, by name, in their order;
+    refused: the reason of each rule that does not."""
 
     template: Template | None
     skipped: tuple[str, ...] = ()
-    rules: tuple[str, ...] = ()
+    rules: Mapping[str, Change] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -41,9 +41,7 @@ def compose(
 ) -> Rewritten:
     """The changes of the passes (all, or the named ones) that apply to the kernel of `plain`, in one template."""
     refused, found = dict[str, str](), dict[str, tuple[Pass, object]]()
-    for one in passes:
-        if subject.backend not in one.languages:
-            continue
+    for one in (each for each in passes if subject.backend in each.languages):
         withdrawn = only is not None and one.name not in only
         match = Refused(f"the rule {one.name} was withdrawn") if withdrawn else one.needs(subject)
         if isinstance(match, Refused):
@@ -65,7 +63,7 @@ def compose(
     all_changes, code = list(changes.values()), subject.facts.syntax.code
     pairs = [pair for change in all_changes for pair in change.constraints.items()]
     pairs += [
-        (f"{_off(changes[one.name])} or {_off(changes[other])}", because)
+        (f"{unchanged(changes[one.name])} or {unchanged(changes[other])}", because)
         for one, _ in found.values()
         for other, because in one.excludes.items()
         if other in changes
@@ -91,7 +89,7 @@ def compose(
         device_globals=plain.device_globals,
         description=" ".join([DESCRIPTION, *said, *(f"Not applied: {why}." for why in skipped)]),
     )
-    return Rewritten(template, skipped, tuple(changes), refused)
+    return Rewritten(template, skipped, changes, refused)
 
 
 def _ordered(passes: list[Pass]) -> list[str]:
@@ -115,7 +113,8 @@ def _parameters(changes: list[Change]) -> tuple[Parameter, ...]:
     return tuple(found)
 
 
-def _off(change: Change) -> str:
+def unchanged(change: Change) -> str:
+    """The expression that holds where a change does nothing."""
     first = change.parameters[0]
     return change.off or (f"not {first.name}" if first.values[0] is False else f"{first.name} == {first.values[0]}")
 

@@ -36,7 +36,7 @@ from tunesmith.graph.study.ablation import ArmResult, Difference, Repeat
 )
 def ablate(
     task: TaskArgument,
-    arms: Annotated[str, typer.Option(help="What to compare: some of rewrite, template, template+search, tree.")] = (
+    arms: Annotated[str, typer.Option(help="Some of rewrite, template, template+search, tree; or ARM-without-kit.")] = (
         "rewrite,template,template+search,tree"
     ),
     repeats: Annotated[int, typer.Option(min=1, help="Runs of each arm, each with a seed of its own.")] = 3,

@@ -18,6 +18,7 @@ from tunesmith.graph.history import (
     HistoryError,
     ResultsStore,
     StoredResult,
+    evidence,
     open_store,
     prior_of,
     read_prior,
@@ -145,6 +146,24 @@ def test_the_newer_of_two_entries_stays_and_all_travel_as_a_file(store: ResultsS
     other = ResultsStore(tmp_path / "other.sqlite")
     assert (other.read_file(tmp_path / "all.json"), other.read_file(tmp_path / "all.json")) == (2, 0)
     assert other.entries() == store.entries()
+
+
+def test_what_a_change_brought_is_the_median_of_runs_whatever_their_shapes() -> None:
+    def found(task: str, day: int, gain: float, bound: str = "memory", **changes: float) -> StoredResult:
+        return entry(task=task, at=f"2026-01-0{day}T00:00:00+00:00", bound=bound, changes={"vectors": gain, **changes})
+
+    # A run on three shapes has no more weight than one on a single shape.
+    results = [found("first", 1, gain) for gain in (1.2, 1.4, 9.0)] + [found("first", 2, 3.0), found("other", 1, 2.0)]
+    results += [found("other", 1, 1.0, "latency"), found("other", 1, 8.0, "unknown"), entry()]
+    results += [found("third", 3, 2.0, unrolling=2.5)]
+    assert evidence(results) == {
+        "memory": [
+            "unrolling: 2.50 times as fast (median of 1 run(s), 1 kernel(s)) where memory bound",
+            "vectors: 2.00 times as fast (median of 4 run(s), 3 kernel(s)) where memory bound",
+        ],
+        "latency": ["vectors: 1.00 times as fast (median of 1 run(s), 1 kernel(s)) where latency bound"],
+    }
+    assert evidence([]) == {}
 
 
 def test_what_cannot_be_used_is_told_in_a_sentence_and_leaves_no_run(store: ResultsStore, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.prompts import fenced, render, scrubbed
 from tunesmith.graph.prompts.answers import PlanAnswer, RewriteAnswer, TemplateAnswer, Unusable, template_of
 from tunesmith.graph.prompts.facts import choices, examine, signature, task_facts
-from tunesmith.graph.prompts.template_prompt import MAX_EXAMPLE, example, template_messages
+from tunesmith.graph.prompts.template_prompt import MAX_EXAMPLE, example, interface, template_messages
 from tunesmith.graph.roles.planner import plan_messages
 from tunesmith.graph.settings import make_settings
 from tunesmith.graph.state import Branch, Plan
@@ -33,7 +33,7 @@ from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.backends import open_compiler
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.guard import refuse_text
-from tunesmith.kernels.build.source import specialise
+from tunesmith.kernels.build.source import kit, specialise
 from tunesmith.kernels.space import compiler_rejection, feasible
 from tunesmith.kernels.spec.task import Task, geometry
 from tunesmith.kernels.spec.taskfile import library_tasks, load_task
@@ -119,7 +119,7 @@ def test_a_raw_kernel_s_prompts_say_what_is_needed_and_nothing_of_this_machine(c
         assert all(workload.name in text for workload in task.workloads)
         assert "not measured" in text and "132" in text
     assert "widen the loads" in writer and "It is bound by memory." in writer
-    for word in ("ceil_div()", "cuda_fp16.h", 'extern "C"', "of another kernel", "__launch_bounds__"):
+    for word in ("ceil_div()", "cuda_fp16.h", 'extern "C"', "An example:", "__launch_bounds__"):
         assert word in writer_system
     assert "never an instruction" in system and "never an instruction" in writer_system
     for text in (system, user, writer_system, writer):
@@ -139,6 +139,37 @@ def test_a_parent_with_parameters_is_example_enough(context: Any) -> None:
     assert "An example" not in system and f"The parent: {parent.id}" in user
     assert '"parameters": [' in user  # as an answer has them
     assert "Templates so far" in plan and "Parent: library." in plan and "Template; 0 measured." in plan
+
+
+@pytest.mark.parametrize("name", ["rope", "nbody", "dequant_int4", "histogram"])
+def test_the_kit_takes_the_place_of_the_example_and_no_more_room(context: Any, name: str) -> None:
+    made = context(str(RAW / name))
+    with_kit = messages(made)[2]
+    made.settings = made.settings.model_copy(update={"kit": False})
+    without = messages(made)[2]
+    assert "kit::over_row" in with_kit and with_kit.count("An example:") == 2
+    assert without.count("An example: the template of another kernel") == 1 and "Building blocks" not in without
+    assert len(with_kit) <= len(without)
+    # Each header once: by its declarations, those that the example includes first, or by a line.
+    headers = [one for one in kit() if one != "kit/rules.cuh"]
+    shown = [one for one in headers if f'"{one}", its declarations' in with_kit]
+    assert all((f'- "{one}":' in with_kit) == (one not in shown) for one in headers)
+    assert shown and all(interface(one)[1] in with_kit for one in shown) and "rules.cuh" not in with_kit
+    wanted = {"rope": "kit/vectors.cuh", "dequant_int4": "kit/tiles.cuh", "histogram": "kit/fragments.cuh"}
+    assert wanted.get(name, shown[0]) in shown
+
+
+def test_declarations_of_a_header_are_what_it_documents() -> None:
+    about, declared = interface("kit/rows.cuh")
+    assert about.startswith("Rows of a matrix by blocks, warps or lanes")
+    lines = declared.splitlines()
+    columns = lines.index("template <int THREADS, int V, int ITEMS = 1> struct Columns {")
+    assert lines[columns - 1].startswith("// A row whose `end` columns divide into vectors of V")
+    assert "    template <class Body> void more(Body body) const;" in lines[columns:]
+    # No bodies, no private words of the compiler, and nothing without a comment.
+    assert "threadIdx.x * V" not in declared and "__device__" not in declared and "#pragma" not in declared
+    assert "struct Moments { float count, mean, squares; };" in interface("kit/reduce.cuh")[1]
+    assert "struct Raw" not in interface("kit/vectors.cuh")[1] and "over_row(int end" in interface("kit/views.cuh")[1]
 
 
 def test_the_example_does_what_the_kernel_does_and_is_never_the_task_itself() -> None:

@@ -375,6 +375,44 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "transpose": ({"x": np.arange(6.0).reshape(2, 3), "n": 2, "d": 3}, {"out": [[0, 3], [1, 4], [2, 5]]}),
     "cumsum": ({"x": [[1, 2, -4], [0.5, 0, 0.5]], "n": 2, "d": 3}, {"out": [[1, 3, -1], [0.5, 0.5, 1]]}),
+    "attn_decode": (
+        # Weights of 1 / 3 and 2 / 3, then equal ones.
+        {"q": [[[[0.5], [0]]]], "keys": [[[[0], [1]]]], "values": [[[[3], [6]]]], "scale": 2 * math.log(2)}
+        | dict.fromkeys("bhe", 1)
+        | dict.fromkeys("ms", 2),
+        {"out": [[[[5], [4.5]]]]},
+    ),
+    "conv3x3": (
+        {"x": [[[[1, 2]], [[3, 4]]]], "filters": np.arange(18.0).reshape(1, 2, 3, 3), "bias": [100]}
+        | {"n": 1, "c": 2, "o": 1, "h": 1, "w": 2},
+        {"out": [[[[100 + 4 + 10 + 39 + 56, 100 + 3 + 8 + 36 + 52]]]]},
+    ),
+    "linear_scan": ({"gates": [[9, 0.5, 0, 2]], "x": [[4, 1, 5, 1]], "n": 1, "t": 4}, {"out": [[4, 3, 5, 11]]}),
+    "grouped_gemm": (
+        # silu(log 3) is 3 / 4 log 3; the second group is empty.
+        {"x": [[1, 0], [0, 1]], "weights": [[[math.log(3)], [7]], [[7], [7]], [[7], [0]]], "bias": [[0], [7], [0]]}
+        | {"offsets": [0, 1, 1, 2], "g": 3, "n": 2, "k": 2, "m": 1},
+        {"out": [[0.75 * math.log(3)], [0]]},
+    ),
+    "layernorm_backward": (
+        {"gradient": [[1, 2], [0, 4]], "x": [[3, 5], [1, 1]], "weight": [2, 1], "mean": [4, 1], "rstd": [0.5, 3]}
+        | {"dweight": [10, 20], "dbias": [1, 2], "n": 2, "d": 2},
+        {"dx": [[0, 0], [-6, 6]], "dweight": [9.5, 21], "dbias": [2, 8]},
+    ),
+    "cross_entropy": (
+        {"logits": [[0, math.log(3)], [5, 5]], "targets": [1, 0], "scale": [4, 2], "n": 2, "v": 2},
+        {"loss": [math.log(4 / 3), math.log(2)], "dlogits": [[1, -1], [-1, 1]]},
+    ),
+    "csr_spmv": (
+        {"offsets": [0, 2, 2, 3], "columns": [1, 1, 0], "elements": [1, 2, 3], "x": [10, 100]}
+        | {"n": 3, "m": 2, "nnz": 3},
+        {"out": [300, 0, 30]},
+    ),
+    "nbody": (
+        {"positions": [[0, 0, 0], [0, 0, 4]], "velocities": [[0, 1, 0], [0, 0, 0]], "masses": [125, 250]}
+        | {"gravity": 1, "softening": 3, "step": 0.5, "n": 2},
+        {"new_velocities": [[0, 1, 4], [0, 0, -2]], "new_positions": [[0, 0.5, 2], [0, 0, 3]]},
+    ),
 }
 
 

@@ -17,14 +17,21 @@ from fake_openai import HANG, FakeOpenAI, answer, serve, status
 from journal_rows import rows
 from model_runs import LIBRARY, RAW, explain, plan, template
 from opened_models import KEY
+from simulated_pool import SCALE_ADD, SimulatedPool
 
 from tunesmith.cli.app import EXIT_DONE, EXIT_INTERRUPTED, EXIT_MISTAKE, EXIT_WAITING
 from tunesmith.graph import resume, tune
+from tunesmith.graph.history import open_store
+from tunesmith.graph.journal.log import begun
 from tunesmith.graph.models.calls import Waiting
 from tunesmith.graph.models.client import PACKAGED, load_prices, price_of
 from tunesmith.graph.models.opening import check_models, destination
 from tunesmith.graph.settings import Settings, make_settings
+from tunesmith.graph.study.ablation import ablate
 from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.probe import DeviceInfo, Inventory
+from tunesmith.hw.roofline import Roofline
+from tunesmith.hw.targets import resolve_target
 
 pytestmark = pytest.mark.usefixtures("simulation")
 OPTIONS: dict[str, Any] = {"backend": "opencl", "strategy": "random", "evaluations": 12, "rounds": 2, "seed": 5}
@@ -219,3 +226,47 @@ def test_the_packaged_prices_say_when_and_from_where_and_the_users_come_first(tm
         own.write_text(text)
         with pytest.raises(TunesmithError, match=rf"{own}.*{said}.*\.$|{said}.*{own}.*\.$"):
             load_prices(str(own))
+
+
+def test_what_changes_brought_to_other_kernels_is_told_in_prompts(
+    server: FakeOpenAI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a run by rules, in which vectors alone help, to a run of another task with a model."""
+    live: dict[str, Any] = {**OPTIONS, "model": "tester", "base_url": server.base_url}
+    roofs = Roofline(((1 << 20, 40e9),), {"float32": 1e12})
+    monkeypatch.setenv("TUNESMITH_WISDOM", str(tmp_path / "wisdom.sqlite"))
+    monkeypatch.setattr(SimulatedPool, "calibrate", lambda self: roofs)
+    tune(LIBRARY, run_dir=tmp_path / "first", **live, wisdom=False)
+    told = "What kinds of change brought in earlier runs"
+    assert len(server.requests) > 2 and all(told not in seen.prompt for seen in server.requests)
+    with monkeypatch.context() as other:
+        other.setattr("simulated_pool.seconds", lambda config, _: 20e-6 / min(2, config.get("VEC", 1)))
+        tune(RAW, run_dir=tmp_path / "by-rules", **OPTIONS | {"evaluations": 40})
+    server.requests.clear()
+    tune(LIBRARY, run_dir=tmp_path / "second", **live)
+    for schema in ("PlanAnswer", "TemplateAnswer"):
+        (prompt, *_) = [seen.prompt for seen in server.requests if seen.schema_name == schema]
+        lines = prompt.partition(told)[2].partition("\n## ")[0].splitlines()[2:]
+        assert lines[0] == "- vectors: 2.00 times as fast (median of 1 run(s), 1 kernel(s)) where memory bound"
+        assert len(lines) > 2 and "raw_scale_add" not in prompt
+        assert all(re.fullmatch(r"- [a-z ]+: 1.00 times .*|", line) for line in lines[1:]), lines
+    kept = open_store().entries("scale_add")
+    assert {one.bound for one in kept if one.changes} == {"memory"}
+    assert any(one.changes.get("template branch", 0) > 1 for one in kept)
+
+
+def test_an_ablation_compares_templates_by_authors_who_saw_the_kit_with_those_by_others(
+    server: FakeOpenAI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = DeviceInfo("cuda", 0, "a test's GPU", resolve_target("h200"))
+    monkeypatch.setattr("tunesmith.graph.roles.planner.examine", lambda *_: None)
+    monkeypatch.setattr("tunesmith.graph.run.inventory_for", lambda backend: Inventory((device,), ()))
+    arms, folder, task = ["template", "template-without-kit"], tmp_path / "arms", SCALE_ADD.parents[2] / "raw" / "gemv"
+    live: dict[str, Any] = {"model": "tester", "base_url": server.base_url, "backend": "cuda", "repairs": 0}
+    found, _ = ablate(task, folder=folder, arms=arms, repeats=1, calls=2, **live)
+    assert [one.arm for one in found] == arms
+    prompts = [seen.prompt for seen in server.requests if seen.schema_name == "TemplateAnswer"]
+    assert ["kit::over_row" in prompt for prompt in prompts] == [True, False]
+    assert [begun(folder / f"{arm}-1").event.settings.kit for arm in arms] == [True, False]
+    with pytest.raises(TunesmithError, match="there is no arm 'kit-without-kit'"):
+        ablate(task, folder=tmp_path / "none", arms=["kit-without-kit"], **live)

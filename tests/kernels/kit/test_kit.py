@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from emulation import emulated
 
+from tunesmith.graph.prompts import render
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.backends import open_compiler
 from tunesmith.kernels.build.artifact import Artifact
@@ -49,18 +50,28 @@ def test_a_header_stands_alone(name: str, nvrtc: Any) -> None:
     assert own.splitlines()[1:] == template.source.splitlines()[1:]
 
 
-def test_examples_of_the_page_compile(nvrtc: Any) -> None:
+@pytest.mark.parametrize(("block", "rows", "d"), [(32, 1, 333), (64, 2, 1048)])
+def test_examples_of_the_page_and_of_prompts_compute_what_they_say(nvrtc: Any, block: int, rows: int, d: int) -> None:
     page = (Path(__file__).parents[3] / "docs" / "kit.md").read_text(encoding="utf-8")
-    config = {"BLOCK": 128, "VEC": 4, "ITEMS": 2}
     examples = re.findall(r"```cuda\n(.*?)```", page, re.DOTALL)
-    assert len(examples) == 2
-    for code in examples:
-        entry = re.findall(r"(\w+)\(", code.split("__launch_bounds__(BLOCK)")[1])[0]
+    rng, config = np.random.default_rng(1), {"BLOCK": block, "ROWS": rows, "VEC": 4, "ITEMS": 2}
+    a, b = (rng.standard_normal((3, d), np.float32) for _ in range(2))
+    cases = [([a, b], 3, 1, 0, a + 2 * b), ([a], -(-3 // rows), rows, rows * block // 8, a - a.mean(1, keepdims=True))]
+    for code, (arrays, blocks, high, shared, expected) in zip(examples, cases, strict=True):
+        assert code in render("kit", shown={}, others={})
+        entry = re.findall(r"(\w+)\(const T\*", code)[-1]
         parameters = [{"name": name, "values": [value]} for name, value in config.items()]
         fields = {"name": "k", "backend": "cuda", "entry": entry, "launch": {"grid": [1], "block": [1]}}
         made = Template.model_validate({**fields, "source": code, "parameters": parameters})
         compiled = nvrtc.compile(specialise(made, config, {"T": "float16"}))
         assert isinstance(compiled, Artifact), compiled
+        assert compiled.resources.shared == (shared if block > 32 else 0)
+        out = np.full((3, d), np.nan, np.float32)
+        pointers = [one.ctypes.data_as(ctypes.c_void_p) for one in (*arrays, out)]
+        emulated(specialise(made, config, {"T": "float32"}).source, entry)(
+            blocks, 1, 1, block, high, 1, *pointers, 3, d
+        )
+        assert np.allclose(out, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_a_header_that_the_kit_has_not_is_refused() -> None:

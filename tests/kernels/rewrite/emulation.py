@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 
 from tunesmith.kernels.build.source import specialise
+from tunesmith.kernels.launch.contents import draw
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Geometry, Task, Workload, geometry
 from tunesmith.kernels.spec.template import Config, Template
@@ -327,7 +328,8 @@ def run_on_device(kernel: Any, where: Geometry, arguments: list[Any]) -> None:
 
 
 def contents(task: Task, workload: Workload, seed: int) -> dict[str, Any]:
-    """Random arrays for every argument; outputs hold NaN, or -1 where they are whole numbers."""
+    """Random arrays for every argument, which keep to their fill where it has ends; outputs hold NaN, or -1 where they
+    are whole numbers."""
     rng, found = np.random.default_rng(seed), {}
     for argument in task.arguments:
         if argument.role != "scalar":
@@ -335,6 +337,8 @@ def contents(task: Task, workload: Workload, seed: int) -> dict[str, Any]:
             floats, storage = DTYPES[dtype].is_float, DTYPES[dtype].storage
             if argument.role == "out":
                 found[argument.name] = np.full(shape, np.nan if floats else -1).astype(storage)
+            elif argument.fill.high is not None:
+                found[argument.name] = draw("task", argument.fill.at(workload), shape, dtype, rng).reshape(shape)
             elif floats:
                 found[argument.name] = rng.standard_normal(shape).astype(storage)
             else:

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 from compiling import named_rows
 from emulation import TENSOR_CORES, contents, run_kernel
+from rewrite_cases import H200, RAW, template_of
 
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.build.source import kit
 from tunesmith.kernels.launch.reference import reference_results
 from tunesmith.kernels.space import feasible
 from tunesmith.kernels.spec.task import Task, Tolerance, Workload, geometry
-from tunesmith.kernels.spec.taskfile import load_task
+from tunesmith.kernels.spec.taskfile import load_task, read_task
 from tunesmith.kernels.spec.template import Config, Template
 
 RUN = {"CACHE": (0, 1), "FAST_EXP": (0,), "SPLIT": (1,), "STAGES": (2,), "REDUCE": (0,), "THREADS": (128,)}
@@ -40,6 +41,17 @@ SIZES: dict[str, tuple[Config, ...]] = {
     "transpose": named_rows("n d", (40, 72), (37, 41), (1, 9), (64, 1)),
     # Also between vectors with few elements for each thread, and with more.
     "softmax": named_rows("n d", (3, 2056), (2, 333), (3, 127), (1061, 7), (1, 1)),
+}
+
+RAW_SIZES: dict[str, tuple[Config, ...]] = {
+    "attn_decode": named_rows("b h m s e", (2, 2, 3, 45, 40), (1, 1, 1, 1, 1)),
+    "conv3x3": named_rows("n c o h w", (2, 3, 4, 9, 13), (1, 1, 1, 1, 1)),
+    "linear_scan": named_rows("n t", (2, 1337), (3, 5)),
+    "grouped_gemm": named_rows("g n k m", (3, 50, 20, 33), (9, 5, 33, 16)),
+    "layernorm_backward": named_rows("n d", (5, 333), (267, 8)),
+    "cross_entropy": named_rows("n v", (3, 333), (2, 8)),
+    "csr_spmv": named_rows("n m nnz", (37, 41, 333), (64, 8, 9)),
+    "nbody": named_rows("n", (101,), (8,)),
 }
 
 
@@ -129,3 +141,15 @@ def test_gemm_of_float32_takes_the_ordinary_units(name: str, more: Config) -> No
         workload = Workload(name="small", sizes=sizes, types={"T": "float32"})
         assert feasible(template, [workload], resolve_target("sm_90")).reject(config) is None
         require_right(task, template, config, workload)
+
+
+@pytest.mark.parametrize("name", RAW_SIZES)
+def test_a_raw_kernel_and_what_the_rules_make_of_it_compute_what_the_reference_does(name: str) -> None:
+    task = read_task(RAW / name / "task.toml")
+    template = template_of(task)
+    for sizes in RAW_SIZES[name]:
+        workload = Workload(name="small", sizes=sizes, types=dict.fromkeys(task.types, "float32"))
+        require_right(task, task.sources("cuda").baseline.template, {}, workload)
+        space = feasible(template, [workload], H200)
+        for point in space.sample(np.random.default_rng(1), 3):
+            require_right(task, template, space.config(point), workload)
