@@ -144,7 +144,8 @@ def _body(subject: Subject) -> list[Edit]:
         inside,
         "\n".join(["", f"#if {on}", *closes, "#endif", ""]),
     )
-    return [*edits, Edit(inside.start, inside.end, parts)]
+    within = [change.within for change in subject.changes.values() if change.within]
+    return [*edits, *(Edit(inside.start, inside.end, one) for one in (parts, *within))]
 
 
 def _coordinates(subject: Subject) -> str:

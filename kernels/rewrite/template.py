@@ -23,6 +23,7 @@ from tunesmith.kernels.rewrite.passes import (
     columns,
     compiler,
     constants,
+    jam,
     lanes,
     launch,
     own_bins,
@@ -67,6 +68,7 @@ RULES: tuple[Pass, ...] = (
     products.OUTPUT_TILES,
     columns.COLUMN_LANES,
     launch.WORK_PER_THREAD,
+    jam.JAM,
     shuffles.SHUFFLES,
     teams.ROW_TEAMS,
     lanes.ROW_LANES,
@@ -168,7 +170,7 @@ _REUSE: tuple[dict[str, tuple[int, ...]], ...] = (
     {"LANES": (32,)},
     {"LANES": (32, 8), "TEAM_BLOCKS": (32, 8), "BLOCK": (256,), "INDEX_BITS": (32,)},
     {"LANES": (8,), "BLOCK": (256,), "LOADS": (1,)},
-    {"RUN": (32, 16)},
+    {"RUN": (32, 16, 8)},
     {"RUN": (16,), "MIN_BLOCKS": (4, 2), "LOADS": (1,)},
     {"COLUMN_LANES": (32,)},
     {"COLUMN_LANES": (8,), "UNROLL": (4,)},
@@ -176,6 +178,8 @@ _REUSE: tuple[dict[str, tuple[int, ...]], ...] = (
     {"OWN_BINS": (1,), "COPIES": (32, 8), "VEC": (4, 2), "ITEMS": (4,), "BLOCK": (1024,)},
     {"COPIES": (32, 16, 8), "ROW_VEC": (16, 8, 4, 2), "LOADS": (2,)},
     {"WALK": (8, 4, 2), "INDEX_BITS": (32,)},
+    {"JAM": (4,), "BLOCK": (128,), "INDEX_BITS": (32,)},
+    {"JAM": (2,), "BLOCK": (256,), "UNROLL": (4,)},
 )
 """Each element is needed by several threads: it is read once for all of them."""
 _STREAMS: tuple[dict[str, tuple[int, ...]], ...] = (
