@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+from tunesmith.actors.judging.judge import CandidateVerdict
 from tunesmith.graph.context import Context, baseline_quantities, baseline_request
 from tunesmith.graph.journal.events import Compared, Examined, Noted, Searched, TemplateAdded, VerdictReached
 from tunesmith.graph.journal.log import (
@@ -37,8 +38,9 @@ from tunesmith.kernels.check.verify import Passed, Skipped
 from tunesmith.kernels.measure.bench import WorkloadComparison
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import TimedOut, describe
+from tunesmith.kernels.rewrite.template import rewrite
 from tunesmith.kernels.spec.task import AnyOpponent, Workload
-from tunesmith.kernels.spec.template import assignments, config_key
+from tunesmith.kernels.spec.template import Template, assignments, config_key
 
 MIN_EXAMINATION_SECONDS = 2.0
 """Least time left, in seconds, for an examination to begin."""
@@ -313,8 +315,8 @@ def examine_winners(context: Context, kernels: Mapping[VerifiedKernel, Winner]) 
                 same = ("verdict", "reason", "detail", "steps", "notes", "artifacts", "seed")
                 results = [
                     {name: getattr(one, name) for name in same}
-                    | {"unexecuted": tuple(map(str, one.unexecuted)), "unreached": any(x.lines for x in one.unexecuted)}
-                    for one in found
+                    | {"unexecuted": tuple(map(str, one.unexecuted)), "unreached": _is_unreached(context, job[0], one)}
+                    for job, one in zip(jobs, found, strict=True)
                 ]
             elif not isinstance(found, TimedOut) or context.seconds_left() >= MIN_EXAMINATION_SECONDS:
                 failure = describe(found)
@@ -326,6 +328,16 @@ def examine_winners(context: Context, kernels: Mapping[VerifiedKernel, Winner]) 
     for (key, one), fields in zip(waiting.items(), results, strict=True):
         about: dict[str, Any] = {"template": one.template, "config": one.config, "workload": key[2], "seconds": share}
         context.journal.append(Examined(**about, **fields))
+
+
+def _is_unreached(context: Context, template: Template, found: CandidateVerdict) -> bool:
+    """Whether lines of its own ran in no check. Rules leave the branches of the plain kernel as they are, but for the
+    text of lines: of their template those do not count that stand among lines which the plain kernel did not run."""
+    left = [(set(one.lines), set(one.beside)) for one in found.unexecuted]
+    if any(lines - beside for lines, beside in left) or not any(lines for lines, _ in left):
+        return any(lines for lines, _ in left)
+    made = rewrite(context.task, context.device.backend).template
+    return made is None or made.source != template.source
 
 
 def account(context: Context, verdict: Verdict) -> list[ExaminationRow]:

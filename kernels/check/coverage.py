@@ -6,6 +6,7 @@ A candidate's *marked* twin is compiled from the same source, with a mark at the
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -24,13 +25,15 @@ MAX_LINES_SHOWN = 12
 class Unexecuted:
     """Blocks that ran in no check. types: of the workloads they were compiled for, such as "T=float16"; count: how many
     there are, of how many; lines: the lines of the template's source, sorted, that only such blocks come from; shared:
-    further such lines, which the plain kernel has too and did not run either."""
+    further such lines, which the plain kernel has too and did not run either; beside: of `lines`, those with no line
+    that ran between them and a shared one, as in a branch that the plain kernel does not take."""
 
     types: str
     count: int
     blocks: int
     lines: tuple[int, ...]
     shared: tuple[int, ...] = ()
+    beside: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         where = [_named(self.lines)] if self.lines else []
@@ -89,22 +92,27 @@ class Coverage:
             found.setdefault(types_of(key), []).append(key)
         return found
 
-    def _lines(self, types: CodeKey) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The lines of which no block has run: the candidate's own, and the lines that the plain kernel has too."""
-        missing = self._missing(types)
-        texts = set(self.plain._missing(types).values()) if self.plain is not None else set()
+    def _lines(self, types: CodeKey) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """The lines of which no block has run, as `Unexecuted.lines`, `shared` and `beside`."""
+        missing, ran = self._missing(types)
+        texts = set(self.plain._missing(types)[0].values()) if self.plain is not None else set()
         shared = {line for line, text in missing.items() if text in texts and any(map(str.isalnum, text))}
-        return tuple(sorted(set(missing) - shared)), tuple(sorted(shared))
+        own, beside = set(missing) - shared, set[int]()
+        for _, between in itertools.groupby(sorted({*missing, *ran}), key=ran.__contains__):
+            together = set(between)
+            beside |= together & own if together & shared else set()
+        return tuple(sorted(own)), tuple(sorted(shared)), tuple(sorted(beside))
 
-    def _missing(self, types: CodeKey) -> dict[int, str]:
-        """The lines that only blocks come from which have not run, and their text without blanks."""
+    def _missing(self, types: CodeKey) -> tuple[dict[int, str], set[int]]:
+        """The lines of which no block has run, with their text without blanks, and those that ran."""
         seen, lines = set[int](), set[int]()
         for key in self._by_types().get(types, ()):
             ran = self._ran.get(key, set())
             for number, block in enumerate(self.marked[key].blocks):
                 (seen if number in ran else lines).update(block)
         source = self.candidate.template.source.splitlines()
-        return {line: "".join(source[line - 1].split()) if line <= len(source) else "" for line in lines - seen}
+        missing = {line: "".join(source[line - 1].split()) if line <= len(source) else "" for line in lines - seen}
+        return missing, seen
 
 
 def launch_marked(twin: Candidate, data: WorkloadData, loaded: dict[str, tuple[object, object]]) -> frozenset[int]:

@@ -144,8 +144,7 @@ def _body(subject: Subject) -> list[Edit]:
         inside,
         "\n".join(["", f"#if {on}", *closes, "#endif", ""]),
     )
-    within = [change.within for change in subject.changes.values() if change.within]
-    return [*edits, *(Edit(inside.start, inside.end, one) for one in (parts, *within))]
+    return [*edits, Edit(inside.start, inside.end, parts)]
 
 
 def _coordinates(subject: Subject) -> str:

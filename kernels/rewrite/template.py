@@ -23,7 +23,6 @@ from tunesmith.kernels.rewrite.passes import (
     columns,
     compiler,
     constants,
-    jam,
     lanes,
     launch,
     own_bins,
@@ -68,7 +67,6 @@ RULES: tuple[Pass, ...] = (
     products.OUTPUT_TILES,
     columns.COLUMN_LANES,
     launch.WORK_PER_THREAD,
-    jam.JAM,
     shuffles.SHUFFLES,
     teams.ROW_TEAMS,
     lanes.ROW_LANES,
@@ -178,8 +176,6 @@ _REUSE: tuple[dict[str, tuple[int, ...]], ...] = (
     {"OWN_BINS": (1,), "COPIES": (32, 8), "VEC": (4, 2), "ITEMS": (4,), "BLOCK": (1024,)},
     {"COPIES": (32, 16, 8), "ROW_VEC": (16, 8, 4, 2), "LOADS": (2,)},
     {"WALK": (8, 4, 2), "INDEX_BITS": (32,)},
-    {"JAM": (4,), "BLOCK": (128,), "INDEX_BITS": (32,)},
-    {"JAM": (2,), "BLOCK": (256,), "UNROLL": (4,)},
 )
 """Each element is needed by several threads: it is read once for all of them."""
 _STREAMS: tuple[dict[str, tuple[int, ...]], ...] = (

@@ -44,6 +44,7 @@ class SimulatedPool:
     partial: ClassVar[list[dict[str, Any]]] = []
     """Configurations of which an examination finds lines that never ran."""
     lines: ClassVar[tuple[int, ...]] = (12,)
+    beside: ClassVar[tuple[int, ...]] = ()
     """Lines of the source that ran in no check, for configurations in `partial`."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
@@ -89,7 +90,7 @@ class SimulatedPool:
     def examine(self, jobs: Sequence[tuple[Template, Config, str | None]], **_: Any) -> list[CandidateVerdict]:
         self.examined.extend(config_key(config) for _, config, _ in jobs)
         wrong = CandidateVerdict("rejected", "mismatch", "it is wrong on odd sizes")
-        partial = CandidateVerdict("accepted", unexecuted=(Unexecuted("T=float32", 1, 9, self.lines),))
+        partial = CandidateVerdict("accepted", unexecuted=(Unexecuted("T=float32", 1, 9, self.lines, (), self.beside),))
         return [
             wrong if config in self.wrong else partial if config in self.partial else CandidateVerdict("accepted")
             for _, config, _ in jobs

@@ -24,6 +24,7 @@ from tunesmith.graph.roles.verdict import MAX_VARIATIONS, common_defect, dispatc
 from tunesmith.graph.run import RunResult, resumed
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.roofline import Roofline
+from tunesmith.kernels.rewrite.template import Rewritten
 from tunesmith.kernels.spec.taskfile import load_task
 from tunesmith.kernels.spec.template import Parameter, config_key
 
@@ -84,6 +85,21 @@ def test_a_winner_with_lines_that_never_ran_is_marked_or_out(
         assert [one.why for one in result.summary.disqualified] == [f"some of its lines ran in no check: {blocks}"]
     said = f"Ran in no check: GROUP=16, ITEMS=16, UNROLL=1, {blocks}" in capsys.readouterr().out
     assert said is (allowed and bool(lines))
+
+
+@pytest.mark.parametrize(
+    ("beside", "of_rules", "wins"), [((12,), True, True), ((), True, False), ((12,), False, False)]
+)
+def test_lines_in_a_branch_that_the_plain_kernel_does_not_take_count_where_rules_did_not_write_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside: tuple[int, ...], of_rules: bool, wins: bool
+) -> None:
+    winner = {"GROUP": 16, "ITEMS": 16, "UNROLL": 1}
+    SimulatedPool.partial.append(winner)
+    monkeypatch.setattr(SimulatedPool, "beside", beside)
+    if of_rules:
+        (template,) = load_task(str(SCALE_ADD)).sources("opencl").templates
+        monkeypatch.setattr("tunesmith.graph.roles.tester.rewrite", lambda *_: Rewritten(template))
+    assert (tune_whole(tmp_path / "run").summary.general.config == winner) is wins
 
 
 def test_a_general_configuration_that_loses_on_a_held_out_workload_is_for_no_shape_but_the_tuned(
@@ -322,7 +338,7 @@ def test_a_defect_is_shared_by_all_rejected_and_by_no_accepted() -> None:
 def test_relaxed_arithmetic_is_changed_first() -> None:
     values: dict[str, tuple[Any, ...]] = {"VEC": (1, 2, 4), "STAGED": (False, True), "FAST_MATH": (False, True)}
     parameters = tuple(Parameter(name=name, values=listed) for name, listed in values.items())
-    template = load_task("silu_and_mul").sources("cuda").templates[0].model_copy(update={"parameters": parameters})
+    template = load_task("silu_and_mul").sources("opencl").templates[0].model_copy(update={"parameters": parameters})
     rejected = {"VEC": 4, "STAGED": True, "FAST_MATH": True}
     found = variations(template, rejected, {"VEC": 4})
     assert found[0] == rejected | {"FAST_MATH": False} and found[1] == rejected | {"VEC": 2}

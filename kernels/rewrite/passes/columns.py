@@ -90,7 +90,7 @@ def _share(subject: Subject, found: _Column) -> Change | Refused:
     return made
 
 
-_OTHERS = ("block_size", "work_per_thread", "jam", "launch_bounds", "vectors", "row_lanes", "walk", "own_bins")
+_OTHERS = ("block_size", "work_per_thread", "launch_bounds", "vectors", "row_lanes", "walk", "own_bins")
 
 
 COLUMN_LANES = Pass("column_lanes", _column, _share, excludes=dict.fromkeys(_OTHERS, ALONE), after=("cache_hints",))

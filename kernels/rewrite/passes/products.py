@@ -424,6 +424,6 @@ OUTPUT_TILES = Pass(
     "output_tiles",
     _sum,
     _tiles,
-    excludes=dict.fromkeys(("block_size", "work_per_thread", "jam", "launch_bounds", "vectors"), ALONE),
+    excludes=dict.fromkeys(("block_size", "work_per_thread", "launch_bounds", "vectors"), ALONE),
     after=("cache_hints",),
 )

@@ -41,19 +41,17 @@ class Layer:
 
 @dataclass(slots=True, kw_only=True)
 class Change:
-    """The contribution of a pass. within: other code for the kernel's body, inside all layers; off: when it does
-    nothing, as an expression, where more than its first parameter must have its first value; header: lines before
-    the source; kit: names of building blocks; constraints: because of what each expression has to hold; block, grid:
-    extents of the launch, by axis; share: elements of a thread along an axis; threads: factors of a block's threads
-    in C, the first 0 where the block is the task's; instead: a parameter that, where it is not 0, has a launch of
-    its own; static_shared, shared: bytes that it adds; fast_math: the parameter that asks for it; loads, stores: by
-    array, the parameter that says how it is read and written; writes: what a builtin, such as blockIdx.x, is from
-    now on; extends: further values of a parameter of another pass, where that applies."""
+    """The contribution of a pass. off: when it does nothing, as an expression, where more than its first parameter must
+    have its first value; header: lines before the source; kit: names of building blocks; constraints: because of what
+    each expression has to hold; block, grid: extents of the launch, by axis; share: elements of a thread along an axis;
+    threads: factors of a block's threads in C, the first 0 where the block is the task's; instead: a parameter that,
+    where it is not 0, has a launch of its own; static_shared, shared: bytes that it adds; fast_math: the parameter that
+    asks for it; loads, stores: by array, the parameter that says how it is read and written; writes: what a builtin,
+    such as blockIdx.x, is from now on; extends: further values of a parameter of another pass, where that applies."""
 
     parameters: list[Parameter] = field(default_factory=list)
     edits: list[Edit] = field(default_factory=list)
     layers: list[Layer] = field(default_factory=list)
-    within: tuple[str | Span, ...] = ()
     off: str = ""
     header: list[str] = field(default_factory=list)
     kit: tuple[str, ...] = ()

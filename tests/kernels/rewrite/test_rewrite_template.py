@@ -156,4 +156,4 @@ class TestWithRules:
         template, workload = template_of(task), task.workloads[0]
         for config in points(template, workload, 40):
             where = geometry(template, config, workload)
-            assert where.grid[0] * where.block[0] * int(config["ITEMS"]) == 8 * workload.sizes["n"]
+            assert where.grid[0] * where.block[0] * int(config["ITEMS"]) * int(config["VEC"]) == 8 * workload.sizes["n"]
