@@ -38,7 +38,7 @@ def product(a, b, out, k, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
     tl.store(out + rows[:, None] * N + columns[None, :], total)
 """
 SMALL, SPILLS = (16, 16, 16, 1), (128, 128, 16, 1)
-NVIDIA, AMD = ("sm_80", "sm_90", "sm_120"), ("gfx942", "gfx1100")
+NVIDIA, AMD = (pytest.param("sm_80", marks=pytest.mark.slow), "sm_90", "sm_120"), ("gfx942", "gfx1100")
 
 
 def of(target: str) -> DeviceLimits:
@@ -103,7 +103,7 @@ def test_an_artifact_has_its_resources(tmp_path: Path, target: str) -> None:
         ("h200", (128, 128, 64, 4), None),
         ("mi300x", (128, 128, 64, 4), None),
         ("mi300x", (128, 128, 256, 4), "shared_per_block"),
-        ("h200", (256, 256, 256, 8), "shared_per_block"),
+        pytest.param("h200", (256, 256, 256, 8), "shared_per_block", marks=pytest.mark.slow),
     ],
 )
 def test_a_kernel_is_refused_where_its_shared_memory_exceeds_the_device(
