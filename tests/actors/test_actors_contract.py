@@ -70,9 +70,7 @@ def passed(found: CandidateVerdict) -> list[str]:
         pytest.param("x * np.divide(t, t)", "out[i] = x[i] * (t / t);", "out[i] = x[i];", marks=pytest.mark.slow),
     ],
 )  # fmt: skip
-def test_scalars_that_the_reference_divides_by_zero_for_decide_nothing(
-    reference: str, plain: str, candidate: str, device: Any
-) -> None:
+def test_scalars_that_divide_by_zero_decide_nothing(reference: str, plain: str, candidate: str, device: Any) -> None:
     found = verdict(task(reference, f"if (i < n) {plain}", f"if (i < n) {candidate}"), device, check=2.0)
     assert found.accepted, found.detail
     assert not any("t = 0" in step for step in passed(found))

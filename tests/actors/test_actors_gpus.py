@@ -227,9 +227,7 @@ def test_a_cluster_of_this_process_is_joined_and_left_running(ray_cluster: Any) 
 
 
 @pytest.mark.parametrize("name", ["TMPDIR", "RAY_TMPDIR"])
-def test_a_folder_for_temporary_files_that_is_of_no_use_is_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
-) -> None:
+def test_a_folder_for_temporary_files_that_is_of_no_use_is_named(monkeypatch: Any, tmp_path: Path, name: str) -> None:
     monkeypatch.delenv("RAY_TMPDIR", raising=False)
     monkeypatch.setenv(name, str(tmp_path))
     monkeypatch.setattr("ray.is_initialized", lambda: False)
@@ -352,9 +350,7 @@ def test_who_waits_for_a_lost_compilation_is_compiled(ray_cluster: Any) -> None:
 @pytest.mark.parametrize(
     ("pretence", "outcome", "compilations"), [({"compile_seconds": 60.0}, TimedOut, 1), ({"dies": True}, Crashed, 2)]
 )
-def test_a_source_that_no_compiler_survives_is_not_compiled_for_each_that_has_it(
-    ray_cluster: Any, pretence: dict[str, Any], outcome: type, compilations: int
-) -> None:
+def test_what_no_compiler_survives_is_not_compiled_for_each(pretence: Any, outcome: type, compilations: int) -> None:
     with make_pool(deadlines=Deadlines(start=60.0, compile=1.0), **pretence) as pool:
         (compiler,) = pool.workers.compilers
         compiler.make = made = mock.Mock(side_effect=compiler.make)
@@ -368,9 +364,7 @@ def test_a_source_that_no_compiler_survives_is_not_compiled_for_each_that_has_it
     assert made.call_count == compilations
 
 
-def test_a_search_does_not_wait_for_what_takes_far_longer_to_compile_than_usual(
-    ray_cluster: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_does_not_wait_for_what_compiles_far_longer_than_usual(ray_cluster: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr("tunesmith.actors.pool.pool.MIN_COMPILE_SECONDS", 1.0)
     # It begins before anything is known of what is usual.
     one = requests(1)[0]

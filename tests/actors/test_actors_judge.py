@@ -95,9 +95,7 @@ def test_a_reference_that_hangs_or_dies_is_named(task: Task, device: Any) -> Non
             verdicts(with_reference(task, statement), device, FINE, deadlines=Deadlines(prepare=1.0))
 
 
-def test_the_device_is_held_from_the_first_buffers_to_the_sanitizer(
-    task: Task, device: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_device_is_held_from_the_first_buffers_to_the_sanitizer(task: Task, device: Any, monkeypatch: Any) -> None:
     """Also after a candidate has ended the process that runs kernels."""
     uuid = open_device(device.limits, device.index).uuid
     seen: list[tuple[str, bool]] = []
@@ -207,9 +205,7 @@ def test_a_device_that_others_use_is_busy_until_it_is_acquired(lane: Lane, packe
         pass
 
 
-def test_a_device_whose_lock_cannot_be_had_is_not_waited_for(
-    lane: Lane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_device_whose_lock_cannot_be_had_is_not_waited_for(lane: Lane, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("TUNESMITH_LOCK_DIR", str(tmp_path))
     assert isinstance(lane.start(None, [], 0, 60.0), LaneReady)
     for path in list(tmp_path.rglob("*.lock")):
@@ -425,9 +421,7 @@ def test_each_edge_of_memory_occurs_on_made_up_sizes_and_all_on_the_task_s_own(m
 
 
 @pytest.mark.parametrize(("fails_on", "left_out"), [("negative", True), ("zeros", False)])
-def test_a_made_up_scalar_that_the_plain_kernel_is_not_written_for_rejects_nothing(
-    fails_on: str, left_out: bool
-) -> None:
+def test_a_made_up_scalar_that_the_plain_kernel_is_not_for_rejects_nothing(fails_on: str, left_out: bool) -> None:
     """An attention with a negative scale: on which contents a kernel overflows is chance."""
     wrong = WrongResult("mismatch", "out", "it is inf")
 

@@ -146,9 +146,7 @@ def test_a_reader_of_progress_that_goes_away_ends_nothing() -> None:
     assert (done.returncode, done.stdout) == (0, "the result\n")
 
 
-def test_the_report_names_a_kernel_without_parameters_and_a_replay_costs_nothing(
-    finished_run: Any, here: Any, tmp_path: Path
-) -> None:
+def test_kernels_without_parameters_and_free_replays_are_told(finished_run: Any, here: Any, tmp_path: Path) -> None:
     """As a model writes one."""
     failed = {"kind": "compile_failed", "what": "does not compile", "config": {}, "template": "whole-2"}
     totals = {"calls": 2, "unaccounted": 0, "failed": 0, "prompt_tokens": 9, "completion_tokens": 9, "cost": 0.5}

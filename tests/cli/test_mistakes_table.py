@@ -247,13 +247,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory, device: Any) -> Path:
     ],
 )
 def test_a_mistake_has_its_sentence_and_its_exit_code(
-    asked: tuple[str, ...],
-    change: Change,
-    code: int,
-    named: str,
-    ended: Path,
-    tmp_path: Path,
-    request: pytest.FixtureRequest,
+    asked: Any, change: Any, code: int, named: str, ended: Path, tmp_path: Path, request: Any
 ) -> None:
     task, run = tmp_path / "task", tmp_path / "run"
     task.mkdir()
@@ -279,9 +273,7 @@ DATA = Path(__file__).resolve().parent.parent / "data"
 
 
 @pytest.mark.parametrize("command", ["space", "tune", "check"])
-def test_without_a_device_only_the_tasks_own_backends_are_spoken_of(
-    here: Any, monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
+def test_without_a_device_only_the_tasks_own_backends_are_spoken_of(here: Any, monkeypatch: Any, command: str) -> None:
     for name in ("pyopencl", "cuda.bindings.driver"):
         monkeypatch.setitem(sys.modules, name, None)
     for task, words in (
@@ -300,9 +292,7 @@ def folder(tmp_path: Path, device: Any) -> Path:
     return tmp_path
 
 
-def test_an_interruption_is_said_and_the_unexpected_is_a_sentence_and_a_file(
-    here: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_interruptions_are_said_and_the_unexpected_is_in_a_file(here: Any, monkeypatch: Any, tmp_path: Path) -> None:
     def broken() -> None:
         raise ends[0]
 
@@ -329,9 +319,7 @@ def test_standard_streams_may_be_closed_or_full(environment: dict[str, str]) -> 
         assert (done.returncode, done.stdout, done.stderr) == (code, "", said)
 
 
-def test_a_run_without_a_result_has_an_exit_code_and_a_report(
-    tmp_path: Path, device: Any, monkeypatch: pytest.MonkeyPatch, here: Any
-) -> None:
+def test_a_run_without_result_has_a_code_and_a_report(tmp_path: Path, device: Any, monkeypatch: Any, here: Any) -> None:
     """On a simulated device; what a real one says of a wrong kernel is tested with the pool."""
 
     def evaluate(_: SimulatedPool, request: EvaluationRequest) -> Evaluation:
@@ -365,9 +353,7 @@ def test_nothing_is_begun_for_a_reference_that_fails(folder: Path, monkeypatch: 
 
 
 @pytest.mark.slow
-def test_a_reference_that_hangs_ends_bench_and_keeps_no_other_tuning_waiting(
-    folder: Path, command: Any, environment: dict[str, str]
-) -> None:
+def test_a_hanging_reference_ends_bench_and_delays_nobody(folder: Path, command: Any, environment: Any) -> None:
     other = folder / "other"
     other.mkdir()
     write(other, f"open({str(other / 'called')!r}, 'w').close(); time.sleep(10000)")

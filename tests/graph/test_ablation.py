@@ -124,9 +124,7 @@ class TestArms:
         ("arm", "kind", "ends"),
         [("rewrite", "unstructured", False), ("template", "timeout", False), ("rewrite", "capped", True)],
     )
-    def test_a_failure_ends_an_arm_without_a_search_only_where_no_answer_can_come(
-        self, tmp_path: Path, arm: str, kind: Any, ends: bool
-    ) -> None:
+    def test_failures_end_arms_where_no_answer_can_come(self, tmp_path: Path, arm: str, kind: Any, ends: bool) -> None:
         asked: list[ModelCall] = []
         found = run(
             tmp_path / "a",
@@ -192,9 +190,7 @@ class TestArithmetic:
 
 
 @pytest.mark.parametrize(("arm", "rounds"), [("rewrite", 48), ("tree", 24)])
-def test_an_effort_profile_sets_an_arm_s_rounds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arm: str, rounds: int
-) -> None:
+def test_an_effort_profile_sets_an_arm_s_rounds(tmp_path: Path, monkeypatch: Any, arm: str, rounds: int) -> None:
     """Of 48 calls, and of two a round."""
 
     def begin(*_: Any, **settings: Any) -> Any:

@@ -196,9 +196,7 @@ def test_winners_are_measured_on_drawn_shapes_and_the_rule_is_tried_on_half_of_t
     assert dispatch["rule"] == {"test": "n % 8 != 0", "yes": {"folder": "baseline"}, "no": {"folder": "general"}}
 
 
-def test_what_was_measured_before_an_interruption_is_not_measured_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_measured_before_an_interruption_is_not_measured_again(tmp_path: Path, monkeypatch: Any) -> None:
     asked: list[str] = []
     compared = SimulatedPool.compare
 
@@ -219,9 +217,7 @@ def test_what_was_measured_before_an_interruption_is_not_measured_again(
 
 
 @pytest.mark.parametrize("baseline_fails", [False, True])
-def test_a_kernel_that_is_wrong_on_a_drawn_shape_is_not_in_the_rule(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, baseline_fails: bool
-) -> None:
+def test_kernels_wrong_on_drawn_shapes_are_out(tmp_path: Path, monkeypatch: Any, baseline_fails: bool) -> None:
     """A shape on which the baseline fails as well tells nothing."""
     compared = SimulatedPool.compare
 
@@ -242,9 +238,7 @@ def test_a_kernel_that_is_wrong_on_a_drawn_shape_is_not_in_the_rule(
         assert json.loads((tmp_path / "run" / "best" / "dispatch.json").read_text())["rule"] == {"folder": "baseline"}
 
 
-def test_a_rule_that_loses_to_the_general_configuration_on_unseen_shapes_is_not_exported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_rule_that_loses_to_general_is_left_out(tmp_path: Path, monkeypatch: Any, device: Any, capsys: Any) -> None:
     """What was fitted says that small shapes are better left to the baseline, which the other half does not bear out;
     of one type the general configuration is nowhere shown to be faster."""
     task = load_task(SCALE_ADD)

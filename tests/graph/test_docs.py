@@ -101,9 +101,7 @@ class TestPlacing:
             load_roles()
 
 
-def test_the_command_draws_the_roles_of_a_settings_file(
-    installed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_draws_the_roles_of_a_settings_file(installed: Path, tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "run.toml").write_text(block("toml", "[roles.reviewer]"))
     with pytest.raises(SystemExit):
         main(["graph", "--settings", str(tmp_path / "run.toml")])
@@ -144,9 +142,7 @@ class TestReviewer:
     def reviewed(self, tmp_path: Path, script: Any, **settings: Any) -> tuple[Any, Any]:
         return run(tmp_path / "run", script, roles=self.roles, explain=False, **settings)
 
-    def test_it_sends_the_state_back_with_its_objections_a_bounded_number_of_times(
-        self, installed: Path, tmp_path: Path
-    ) -> None:
+    def test_it_sends_the_state_back_with_its_objections_a_few_times(self, installed: Path, tmp_path: Path) -> None:
         def script(call: ModelCall) -> Any:
             asm = f"// asm in {call.name}\n" if never or "turn" not in call.name else ""
             return plan() if call.role == "plan" else template(source=asm + SOURCE)
@@ -255,9 +251,7 @@ def test_its_cuda_sources_compile_and_its_constraint_holds_for_each_workload_by_
     assert [len(feasible(template, [one], limits)) for one in task.workloads] == [15, 10]
 
 
-def test_what_is_exported_says_what_other_shapes_need_and_the_program_of_the_page_runs_one(
-    task: Task, device: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_export_tells_shapes_and_the_page_runs_it(task: Task, device: Any, tmp_path: Path, monkeypatch: Any) -> None:
     """Of a run that found one configuration for all shapes, and another for the tuned one."""
     times = {"{'BLOCK': 64, 'VEC': 4}": 5e-6, "{'BLOCK': 256, 'VEC': 8}": 4e-6, "{}": 20e-6}
     simulate_device(monkeypatch)

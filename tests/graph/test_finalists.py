@@ -63,11 +63,7 @@ def test_where_a_held_out_workload_admits_none_the_note_says_which_rule(tmp_path
 
 @pytest.mark.parametrize(("allowed", "lines"), [(True, (12,)), (False, (12,)), (False, ())])
 def test_a_winner_with_lines_that_never_ran_is_marked_or_out(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    allowed: bool,
-    lines: tuple[int, ...],
+    tmp_path: Path, monkeypatch: Any, capsys: Any, allowed: bool, lines: Any
 ) -> None:
     """Copies of lines that ran are no reason against it."""
     winner = {"GROUP": 16, "ITEMS": 16, "UNROLL": 1}
@@ -86,9 +82,7 @@ def test_a_winner_with_lines_that_never_ran_is_marked_or_out(
     assert said is (allowed and bool(lines))
 
 
-def test_a_general_configuration_that_loses_on_a_held_out_workload_is_for_no_shape_but_the_tuned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_loses_on_a_held_out_workload_is_for_no_shape_but_the_tuned(tmp_path: Path, monkeypatch: Any) -> None:
     times = {"16384": 10e-6, "5000": 30e-6}
     monkeypatch.setattr("simulated_pool.seconds", lambda config, workload: times[workload] if config else 20e-6)
     summary = tune_whole(tmp_path / "run").summary
@@ -158,9 +152,7 @@ def test_a_busy_device_is_noted() -> None:
 
 
 @pytest.mark.parametrize(("bandwidth", "ended_by"), [(3.2e10, "floor"), (3.2e9, "exhausted"), (3.2e11, "exhausted")])
-def test_a_floor_that_a_busy_machine_raised_ends_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bandwidth: float, ended_by: str
-) -> None:
+def test_a_floor_that_load_raised_ends_nothing(tmp_path: Path, monkeypatch: Any, bandwidth: Any, ended_by: str) -> None:
     """The best point of scale_add is at the floor of the first bandwidth, and far from that of the others."""
     monkeypatch.setattr(SimulatedPool, "calibrate", lambda self: Roofline(((1 << 20, bandwidth),), {}, 1e-7))
     result = tune_whole(tmp_path / "run", rounds=2, seed=3)
@@ -224,9 +216,7 @@ def test_what_an_examination_rejects_wins_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_where_all_finalists_are_wrong_the_next_take_their_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: bool
-) -> None:
+def test_if_all_finalists_are_wrong_the_next_take_their_place(tmp_path: Path, monkeypatch: Any, killed: bool) -> None:
     wrong, workloads = RANKED[:3], 2
     monkeypatch.setattr(SimulatedPool, "wrong", wrong)
     compared: list[list[Any]] = []
@@ -268,9 +258,7 @@ def test_a_fault_of_the_task_is_told_and_ends_nothing(tmp_path: Path, monkeypatc
     assert launch["examined"] == "not examined"
 
 
-def test_what_the_time_limit_leaves_no_time_for_is_examined_when_there_is_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_there_was_no_time_for_is_examined_when_there_is_more(tmp_path: Path, monkeypatch: Any) -> None:
     folder = tmp_path / "run"
     with monkeypatch.context() as patch:
         patch.setattr(Context, "search_seconds_left", lambda _: 100.0)

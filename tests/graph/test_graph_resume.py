@@ -102,9 +102,7 @@ def test_the_same_seed_asks_the_same_and_another_does_not(tmp_path: Path, monkey
         pytest.param(3, 1, 3, marks=pytest.mark.slow),
     ],
 )
-def test_ended_after_any_entry_the_run_goes_on_to_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: int, first: int, stride: int
-) -> None:
+def test_ended_anywhere_the_run_goes_on(tmp_path: Path, monkeypatch: Any, ahead: int, first: int, stride: int) -> None:
     monkeypatch.setattr(SimulatedPool, "target_in_flight", ahead)
     whole = run(tmp_path / "whole", evaluations=5, rounds=2)
     total = len(rows(tmp_path / "whole"))
@@ -120,9 +118,7 @@ def test_ended_after_any_entry_the_run_goes_on_to_its_end(
 
 
 @pytest.mark.parametrize("strategy", ["default", "surrogate"])
-def test_resumed_with_more_gpus_the_search_asks_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
-) -> None:
+def test_resumed_with_more_gpus_the_search_asks_the_same(tmp_path: Path, monkeypatch: Any, strategy: str) -> None:
     """The pool may have more in flight then, and does not here, so that results come as they did."""
     settings: dict[str, Any] = {"evaluations": 16, "rounds": 1, "strategy": strategy}
     run(tmp_path / "whole", **settings)
@@ -149,9 +145,7 @@ def test_ended_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     assert result.valid
 
 
-def test_a_small_space_ends_when_all_of_it_is_known_and_is_shown_again_without_work(
-    tmp_path: Path, simulation: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_small_space_ends_and_is_shown_again_without_work(tmp_path: Path, simulation: Any, monkeypatch: Any) -> None:
     shown: list[Progress] = []
     first = run(tmp_path / "run", evaluations=500, rounds=2, listener=shown.append)
     assert first.summary["evaluations"] == len(simulation) == 28
@@ -168,9 +162,7 @@ def test_a_small_space_ends_when_all_of_it_is_known_and_is_shown_again_without_w
     assert "had ended" in shown[0].message
 
 
-def test_an_interrupted_run_may_be_renamed_and_given_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, simulation: list[Any]
-) -> None:
+def test_an_interrupted_run_may_move_and_get_more(tmp_path: Path, monkeypatch: Any, simulation: list[Any]) -> None:
     interrupted(tmp_path / "before", monkeypatch, 9, evaluations=5, rounds=2)
     shutil.move(tmp_path / "before", tmp_path / "after")
     monkeypatch.chdir(tmp_path / "after")
@@ -180,9 +172,7 @@ def test_an_interrupted_run_may_be_renamed_and_given_more(
     assert [plan["round"] for plan in result.summary["plans"]] == [1, 2]
 
 
-def test_the_time_limit_ends_the_run_and_earlier_sessions_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_time_limit_ends_the_run_and_earlier_sessions_count(tmp_path: Path, monkeypatch: Any) -> None:
     result = run(tmp_path / "short", time_limit=1e-9, rounds=5)
     assert result.summary["ended_by"] == "time" and "no configuration was measured" in result.summary["sentence"]
     assert "ended by the time limit" in render_markdown(result.summary)
@@ -225,9 +215,7 @@ def test_a_run_on_another_device_is_not_resumed_here(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("error", [TaskError, TunesmithError])
-def test_a_run_that_measured_nothing_makes_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
-) -> None:
+def test_a_run_that_measured_nothing_makes_room(tmp_path: Path, monkeypatch: Any, error: type[Exception]) -> None:
     """As after a mistake in the task, or in its plain kernel: the corrected task is tuned in the same folder."""
 
     def evaluate(self: SimulatedPool, one: Any) -> Evaluation:
@@ -269,9 +257,7 @@ def test_an_ended_run_measures_more(ended: Path) -> None:
 
 
 @pytest.mark.parametrize("count", range(1, 14))
-def test_ended_after_any_entry_the_extension_goes_on_to_its_end(
-    ended: Path, monkeypatch: pytest.MonkeyPatch, count: int
-) -> None:
+def test_ended_after_any_entry_the_extension_goes_on_to_its_end(ended: Path, monkeypatch: Any, count: int) -> None:
     with monkeypatch.context() as patch:
         end_after(patch, count)
         with suppress(Killed):
@@ -369,9 +355,7 @@ def script(call: ModelCall) -> Any:
         pytest.param(3, range(1, 1000, 3), marks=pytest.mark.slow),
     ],
 )
-def test_ended_after_any_entry_no_call_of_a_model_is_paid_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: int, counts: range
-) -> None:
+def test_ended_anywhere_no_call_is_paid_twice(tmp_path: Path, monkeypatch: Any, ahead: int, counts: range) -> None:
     monkeypatch.setattr(ModelPool, "target_in_flight", ahead)
     settings: dict[str, Any] = {"rounds": 2, "evaluations": 14}
     whole, models = model_run(tmp_path / "whole", script, **settings)

@@ -116,9 +116,7 @@ def test_what_no_template_of_the_run_can_have_takes_no_place(store: ResultsStore
     assert [one.config for one in last_suggestions(tmp_path / "run")] == [mine.config]
 
 
-def test_floors_are_from_the_best_roofs_ever_measured_on_the_device(
-    store: ResultsStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_floors_are_from_the_best_roofs_of_the_device(store: ResultsStore, tmp_path: Path, monkeypatch: Any) -> None:
     """The second run measures on a busy machine, the third without the database."""
     floors, notes = [], []
     for name, copy, peak, known in [("idle", 90e9, 5e11, True), ("busy", 60e9, 8e11, True), ("off", 60e9, 8e11, False)]:

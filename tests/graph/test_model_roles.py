@@ -133,9 +133,7 @@ IDLE = {"name": "IDLE", "values": [1, 2], "default": 1, "doc": ""}
         (template(source="// nothing"), "parameter UNROLL: neither the source nor the launch uses it"),
     ],
 )
-def test_a_template_that_cannot_be_used_is_a_problem_before_it_is_tried(
-    device: Any, answer: dict[str, Any], reason: str
-) -> None:
+def test_a_template_of_no_use_is_a_problem_before_it_is_tried(device: Any, answer: dict[str, Any], reason: str) -> None:
     task = load_task(LIBRARY)
     tuned, held_out = (task.workloads_for("cpu", held_out=held) for held in (False, True))
     context = SimpleNamespace(task=task, device=device, limits=(device.limits,), tuned=tuned, held_out=held_out)
@@ -246,9 +244,7 @@ def test_a_plan_that_names_what_is_not_there_goes_back_once(tmp_path: Path) -> N
     assert result.valid
 
 
-def test_when_the_model_fails_the_library_takes_the_round_and_without_one_the_run_ends_with_a_sentence(
-    tmp_path: Path,
-) -> None:
+def test_when_the_model_fails_the_library_takes_the_round_or_the_run_ends_with_a_sentence(tmp_path: Path) -> None:
     def silent(call: ModelCall) -> Any:
         return ModelFailed("unauthorised", "the server does not accept the key")
 

@@ -98,9 +98,7 @@ def test_after_each_workload_had_a_round_all_are_searched_again(wide: Path, fold
     assert set(map(config_key, plans[4].branches[0].seeds)) == {best(name) for name in EVERYTHING}
 
 
-def test_a_template_by_rules_is_first_tried_where_its_rules_promise_most_and_a_refused_rule_is_told(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_templates_by_rules_begin_where_rules_promise_most_and_refusals_show(folder: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("simulated_pool.seconds", lambda config, workload: 1e-5 if config else 2e-5)
     run(folder, None, evaluations=6, rounds=1)
     ((branch,),) = [plan.branches for plan in plans_of(folder)]
@@ -116,9 +114,7 @@ def test_a_template_by_rules_is_first_tried_where_its_rules_promise_most_and_a_r
 
 
 @pytest.mark.parametrize("better", ["runs", "other"])
-def test_a_workload_is_searched_in_the_template_that_was_best_on_it(
-    wide: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, better: str
-) -> None:
+def test_a_workload_is_searched_in_its_best_template(wide: Path, folder: Path, monkeypatch: Any, better: str) -> None:
     add_templates(wide, "other")
 
     def change(name: str, found: Evaluation) -> Evaluation:
@@ -156,9 +152,7 @@ def test_later_rounds_go_by_the_plan_as_a_person_changed_it(wide: Path, folder: 
     assert json.loads((folder / "summary.json").read_text())["plans"][1]["workloads"] == [other]
 
 
-def test_every_template_is_searched_before_a_run_is_exhausted_and_a_wrong_one_leaves_budget_to_the_next(
-    task: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_templates_are_searched_and_wrong_ones_leave_budget(task: Path, folder: Path, monkeypatch: Any) -> None:
     add_templates(task, "second")
     result = tuned(task, folder, evaluations=200, rounds=4)
     assert [one.branches[0].parent.split("-")[0] for one in plans_of(folder)][:2] == ["runs", "second"]
@@ -339,9 +333,7 @@ def test_what_a_last_check_found_wrong_is_built_on_by_nobody(tmp_path: Path, mon
     assert any("round 1, rewrite: Sixteen elements a work-item.: wrong in the last check" in one for one in history)
 
 
-def test_code_is_asked_for_where_only_the_plan_failed_and_nothing_is_repaired_that_could_not_be_tried(
-    tmp_path: Path,
-) -> None:
+def test_code_is_asked_for_where_only_the_plan_failed_and_repaired_where_it_can_be_tried(tmp_path: Path) -> None:
     """Of a task that brings no template: rules alone would have nothing to plan."""
 
     def unplanned(call: ModelCall) -> Any:

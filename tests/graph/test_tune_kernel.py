@@ -202,9 +202,7 @@ class TestCalls:
         x = zeros(1024).view(Array)
         assert isinstance(tuned(x), Array) and isinstance(tuned(x=x), Array)
 
-    def test_what_failed_is_named_and_a_run_without_a_right_kernel_has_none_to_call(
-        self, tuned: TunedKernel, tmp_path: Path
-    ) -> None:
+    def test_what_failed_is_named_and_nothing_wrong_is_called(self, tuned: TunedKernel, tmp_path: Path) -> None:
         assert str(tuned) == "Faster.\nbad (eager) was not timed: wrong result in y"
         result: Any = SimpleNamespace(summary=tuned.result.summary, folder=tmp_path)
         with pytest.raises(TunesmithError, match=r"has no kernel to call: Faster\.$"):
@@ -302,9 +300,7 @@ MISTAKES: list[tuple[Callable[[], Any], str]] = [
 
 
 @pytest.mark.parametrize(("call", "wanted"), MISTAKES, ids=[wanted for _, wanted in MISTAKES])
-def test_a_mistake_is_told_in_a_sentence(
-    call: Callable[[], Any], wanted: str, device: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mistake_is_told_in_a_sentence(call: Any, wanted: str, device: Any, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("mine")

@@ -53,9 +53,7 @@ def pretended_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return set_clock
 
 
-def test_a_time_far_below_the_floor_is_an_error(
-    bench: Bench, candidate: Candidate, monkeypatch: pytest.MonkeyPatch, pretended_clock: Callable[[float], None]
-) -> None:
+def test_a_time_below_the_floor_is_an_error(bench: Any, candidate: Any, monkeypatch: Any, pretended_clock: Any) -> None:
     """Not one a little below, on a processor: others may have used its memory while the floor was measured."""
     pretended_clock(1e-3)
     # Some processors' last cache holds all sets of so small a task: then no time is too short.
@@ -67,9 +65,7 @@ def test_a_time_far_below_the_floor_is_an_error(
     assert isinstance(wrong, Implausible) and "work is left out" in wrong.detail
 
 
-def test_a_first_launch_of_another_length_does_not_decide_that_of_samples(
-    bench: Bench, candidate: Candidate, monkeypatch: pytest.MonkeyPatch, pretended_clock: Any
-) -> None:
+def test_a_first_launch_decides_no_sample(bench: Bench, candidate: Any, monkeypatch: Any, pretended_clock: Any) -> None:
     pretended_clock(3e-5)
     usual, device = visit(bench, candidate), bench.device
     for said in (1.0, 1e-9):
@@ -79,9 +75,7 @@ def test_a_first_launch_of_another_length_does_not_decide_that_of_samples(
         assert usual.launches / 3 <= misled.launches <= 3 * usual.launches
 
 
-def test_lines_that_a_candidate_keeps_in_the_last_cache_are_given_up_before_the_next_is_timed(
-    device: Any, bench: Bench, candidate: Candidate, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lines_kept_in_the_last_cache_are_given_up(device: Any, bench: Bench, candidate: Any, monkeypatch: Any) -> None:
     """And nothing is reset for others: a reset makes launches take longer."""
     bench = Bench(bench.task, device.limits, device.index)
     resets: list[str] = []
@@ -95,9 +89,7 @@ def test_lines_that_a_candidate_keeps_in_the_last_cache_are_given_up_before_the_
     assert resets == ["next"]
 
 
-def test_where_launches_touch_a_part_of_their_arrays_there_are_more_sets(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_launches_touch_a_part_of_their_arrays_there_are_more_sets(bench: Bench, monkeypatch: Any) -> None:
     task = load_task("rope")  # a table of 2 MB, of which a launch reads a row for each token
     workload = task.workload("33x7x3x45")
     # Each token's query and key, read and written in place, its row of the table, and its position.
@@ -110,9 +102,7 @@ def test_where_launches_touch_a_part_of_their_arrays_there_are_more_sets(
     assert WorkloadData(bench.device, task, workload, seed=0, max_bytes=1 << 28).sets > 80
 
 
-def test_a_comparison_lays_arrays_out_anew_for_each_block_and_stays_right(
-    bench: Bench, candidate: Candidate, monkeypatch: pytest.MonkeyPatch, pretended_clock: Callable[[float], None]
-) -> None:
+def test_compared_blocks_have_own_layouts(bench: Bench, candidate: Any, monkeypatch: Any, pretended_clock: Any) -> None:
     monkeypatch.setattr(type(bench.device), "loads_quickly", True)
     layouts = []
     rearrange = WorkloadData.rearrange
@@ -196,9 +186,7 @@ def test_a_counter_that_stands_still_or_is_missing_is_given_up(monkeypatch: pyte
     assert len(runs) > 3
 
 
-def test_visits_and_comparisons_report_energy_beside_time_where_it_was_asked(
-    bench: Bench, candidate: Candidate, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_visits_and_comparisons_report_energy_where_asked(bench: Bench, candidate: Candidate, monkeypatch: Any) -> None:
     def compared(**energy: float) -> Any:
         name = bench.task.workloads[0].name
         return bench.compare(ComparisonRequest(candidate, [candidate], name, 3, 0.05, **energy)).energies
@@ -454,9 +442,7 @@ def test_samples_that_are_taken_in_any_case_are_taken_together(expected: float, 
     ("ratio", "noise", "trials", "found"),
     [(1.0, 0.05, 300, 0.0), (1.0, 0.5, 300, 0.0), (0.85, 0.01, 30, 0.0), (0.3, 0.3, 100, 0.95), (0.7, 0.05, 100, 0.95)],
 )
-def test_a_kernel_is_much_shorter_only_where_nearly_all_pairs_say_so(
-    ratio: float, noise: float, trials: int, found: float
-) -> None:
+def test_much_shorter_is_what_nearly_all_pairs_say(ratio: float, noise: float, trials: int, found: float) -> None:
     """noise: standard deviation of a time's logarithm."""
     rng, pairs = np.random.default_rng(2), 0
 

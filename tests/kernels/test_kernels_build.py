@@ -192,9 +192,7 @@ def test_what_was_put_is_got_and_other_bytes_and_failures_that_are_not_the_sourc
 
 
 @given(place=st.integers(0, 10_000), byte=st.integers(0, 255), cut=st.booleans())
-def test_a_damaged_entry_is_a_miss_and_goes(
-    tmp_path_factory: pytest.TempPathFactory, place: int, byte: int, cut: bool
-) -> None:
+def test_a_damaged_entry_is_a_miss_and_goes(tmp_path_factory: Any, place: int, byte: int, cut: bool) -> None:
     cache = ArtifactCache(tmp_path_factory.mktemp("cache"))
     cache.put(KEY, ARTIFACT)
     (path,) = entries(cache.folder)

@@ -127,9 +127,7 @@ def test_nan_propagates_and_tolerances_are_of_a_type_unless_the_task_says_otherw
     assert task.tolerance_of("float32", "y").rtol == 0.25 and task.tolerance_of("float32", "other").rtol == 1e-5
 
 
-def test_a_folder_with_a_task_goes_before_the_library_and_another_does_not(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_with_a_task_goes_before_the_library_and_another_does_not(folder: Path, monkeypatch: Any) -> None:
     shutil.copytree(folder, folder / "gemm")
     (folder / "rope").mkdir()
     (folder / "softmax").write_bytes(b"a program of that name")
@@ -280,9 +278,7 @@ def test_bare_numbers_and_a_single_expression_mean_what_they_say(folder: Path) -
         assert read_task(folder / "task.toml") == plain
 
 
-def test_other_ways_to_have_a_reference_are_left_to_its_call_which_gets_scalars_as_the_kernel_does(
-    folder: Path,
-) -> None:
+def test_other_references_are_left_to_their_call_which_gets_scalars_as_the_kernel_does(folder: Path) -> None:
     edit(folder, "task.toml", '"0.5"', '"0.1"')
     task = read_task(folder / "task.toml")
     [y] = reference_results(task, task.workloads[0], {"x": np.ones(1024)}).values()

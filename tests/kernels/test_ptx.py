@@ -130,9 +130,7 @@ extern "C" __global__ void second(float* x, int n) {
 @pytest.mark.parametrize(
     ("entry", "reached", "not_reached"), [("first", {2, 3, 8}, {4, 5, 10}), ("second", {4, 5, 10}, {2, 8})]
 )
-def test_blocks_that_the_entry_cannot_reach_do_not_count(
-    entry: str, reached: set[int], not_reached: set[int], mark: Callable[[Specialised], MarkedArtifact]
-) -> None:
+def test_blocks_that_the_entry_cannot_reach_do_not_count(entry: str, reached: Any, not_reached: Any, mark: Any) -> None:
     """By the lines of the functions."""
     lines = {line for block in mark(Specialised("cuda", entry, SEVERAL)).blocks for line in block}
     assert reached <= lines and not lines & not_reached, lines
@@ -148,9 +146,7 @@ GUARDED = """extern "C" __global__ void guarded(float* x, int n) {
 
 
 @pytest.mark.parametrize("extra", ["", "if (n == 7) x[5] = expf(x[6]);"])
-def test_lines_that_the_plain_kernel_does_not_enter_either_are_told_apart(
-    extra: str, mark: Callable[[Specialised], MarkedArtifact]
-) -> None:
+def test_lines_that_the_plain_kernel_does_not_enter_either_are_told_apart(extra: str, mark: Any) -> None:
     def coverage(source: str, plain: Coverage | None = None) -> Coverage:
         launch: dict[str, Any] = {"grid": ["1"], "block": ["32"]}
         fields = {"name": "guarded", "backend": "cuda", "entry": "guarded", "source": source, "launch": launch}

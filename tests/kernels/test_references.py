@@ -99,9 +99,7 @@ def test_results_of_the_original_are_expected_and_a_verdict_says_what_it_is_wort
 
 @pytest.mark.usefixtures("without_sanitizer")
 @pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.slow)])
-def test_the_original_as_reference_end_to_end(
-    tmp_path: Path, device: Any, here: Any, monkeypatch: pytest.MonkeyPatch, every: int
-) -> None:
+def test_the_original_as_the_reference(tmp_path: Path, device: Any, here: Any, monkeypatch: Any, every: int) -> None:
     def some(*given: Any, **named: Any) -> list[Step]:
         """In the fast suite every eighth of the hundreds of made-up steps: of each kind of contents some."""
         return [one for at, one in enumerate(plan(*given, **named)) if not one.derived or at % every == 0]

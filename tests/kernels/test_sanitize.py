@@ -91,9 +91,7 @@ BROKEN = 'echo "no such tool" && exit 1; : > "$done"'
         ("initcheck", BROKEN, "compute-sanitizer: initcheck could not be run: no such tool"),
     ],
 )
-def test_the_result_of_each_tool_is_told(
-    tool: str, script: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_tool_s_result_is_told(tool: str, script: str, expected: str, tmp_path: Path, monkeypatch: Any) -> None:
     pretend(tmp_path, monkeypatch, f"[ $1 = --tool={tool} ] && {script}")
     (found,) = sanitize([(SUSPECT, PLAIN_KERNEL, STEPS[:3])], TASK, LIMITS, 0)
     assert isinstance(found, WrongResult) == (script in (FOUND, DIFFERENT))
@@ -102,9 +100,7 @@ def test_the_result_of_each_tool_is_told(
 
 
 @pytest.mark.parametrize("tool", ["racecheck", "memcheck"])
-def test_a_race_between_threads_whose_barriers_the_tool_does_not_follow_decides_nothing(
-    tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_races_across_barriers_not_followed_decide_nothing(tool: str, tmp_path: Path, monkeypatch: Any) -> None:
     pretend(tmp_path, monkeypatch, f'[ $1 = --tool={tool} ] && {FOUND}; : > "$done"')
     monkeypatch.setattr("tunesmith.kernels.check.sanitizer.pickle.dumps", lambda job: repr(job[0]).encode())
     hides = Candidate(TASK.sources("cuda").baseline.template, {"suspect": 1}, HIDDEN)

@@ -245,9 +245,7 @@ LIMITS: list[tuple[dict[str, Any], dict[str, Any], DeviceLimits, tuple[int, int]
 
 
 @pytest.mark.parametrize(("launch", "fields", "limits", "point", "wanted"), LIMITS)
-def test_limits_of_the_device(
-    launch: dict[str, Any], fields: dict[str, Any], limits: DeviceLimits, point: tuple[int, int], wanted: str
-) -> None:
+def test_limits_of_the_device(launch: Any, fields: Any, limits: DeviceLimits, point: Any, wanted: str) -> None:
     space = feasible(template(launch, **fields), [SMALL, LARGE] if "n // Y" in str(launch) else [SMALL], limits)
     reason = space.reject(dict(zip("XY", point, strict=True)))
     assert (wanted == "") == (reason is None) and (reason is None or wanted in f"{reason.reason} {reason.detail}")
@@ -312,13 +310,7 @@ conditions = st.sampled_from(["X * Y <= d", "n % X == 0", "X > Y or Y == 2", "Y 
     st.sampled_from([H200, CAPABILITIES["7.5"], OPENCL]),
 )
 def test_against_brute_force(
-    block: list[str],
-    grid: list[str],
-    dynamic: str,
-    static: str,
-    constraints: list[str],
-    workloads: list[Workload],
-    limits: DeviceLimits,
+    block: Any, grid: Any, dynamic: str, static: str, constraints: Any, workloads: Any, limits: Any
 ) -> None:
     launch = {"block": block, "grid": grid, "shared_bytes": dynamic}
     tuned = template(launch, *constraints, static_shared_bytes=static)
@@ -499,9 +491,7 @@ def candidates(template: Template, limits: DeviceLimits, seed: int) -> Iterator[
 
 @pytest.mark.gpu
 @pytest.mark.slow
-def test_what_is_refused_for_a_limit_of_the_device_cannot_be_launched_and_what_is_kept_can(
-    gpu: DeviceInfo, driver: Driver
-) -> None:
+def test_what_a_limit_refuses_cannot_be_launched_and_what_it_keeps_can(gpu: DeviceInfo, driver: Driver) -> None:
     """The second, as a driver that refuses everything would pass for agreement."""
     asked: Counter[str] = Counter()
     for template, seed in ((gemm(), 1), (ANY_GEOMETRY, 2)):

@@ -262,9 +262,7 @@ def test_what_only_one_check_of_a_step_catches(name: str, device: Any, monkeypat
 
 
 @pytest.mark.parametrize("hidden", [(), ("mbarriers",)])
-def test_a_kernel_whose_barriers_racecheck_does_not_follow_is_launched_more_often(
-    candidate: Candidate, device: Any, monkeypatch: pytest.MonkeyPatch, hidden: tuple[str, ...]
-) -> None:
+def test_hidden_barriers_make_for_more_launches(candidate: Any, device: Any, monkeypatch: Any, hidden: Any) -> None:
     """Also in steps on made-up sizes; one wrong launch of twenty is found."""
     opened, task = open_device(device.limits, device.index), load_task(str(SCALE_ADD))
     artifacts = {key: replace(one, unfollowed=hidden) for key, one in candidate.artifacts.items()}

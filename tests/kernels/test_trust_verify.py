@@ -210,9 +210,7 @@ def test_made_up_workloads_are_judged_beside_the_baseline() -> None:
         assert Passed("3x7 (drawn), task", {}, {}, True, is_derived).own != is_derived
 
 
-def test_equal_terms_one_after_the_other_may_round_the_same_way_and_infinities_be_lost_beside_extreme_contents() -> (
-    None
-):
+def test_equal_terms_may_round_the_same_way_and_infinities_be_lost_beside_extreme_contents() -> None:
     task = load_task("softmax")
     workload = task.workloads[0].model_copy(update={"sizes": {"n": 1, "d": 5000}, "types": {"T": "float32"}})
     found = [

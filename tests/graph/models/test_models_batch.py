@@ -215,9 +215,7 @@ class Free(BaseModel):
 
 
 @pytest.mark.parametrize("schema", [PlanAnswer, TemplateAnswer, Free, Defaulted])
-def test_a_schema_is_sent_strictly_where_strict_mode_takes_it(
-    open_run: Callable[..., Opened], tmp_path: Path, schema: type[BaseModel]
-) -> None:
+def test_a_schema_is_sent_strictly_where_strict_mode_takes_it(open_run: Any, tmp_path: Path, schema: Any) -> None:
     def asked(method: Method) -> Any:
         folder = tmp_path / method
         with pytest.raises(Waiting):

@@ -75,13 +75,7 @@ def test_a_wrong_key_ends_it_at_once(live: Live, server: FakeOpenAI, monkeypatch
     ],
 )
 def test_failures_are_typed_and_bounded(
-    live: Live,
-    server: FakeOpenAI,
-    monkeypatch: pytest.MonkeyPatch,
-    behaviour: Behaviour,
-    kind: str,
-    requests: int,
-    said: str,
+    live: Live, server: Any, monkeypatch: Any, behaviour: Any, kind: str, requests: int, said: str
 ) -> None:
     monkeypatch.setattr("tunesmith.graph.models.chat.GRACE_SECONDS", 0.2)
     server.next(*[behaviour] * 20)
@@ -99,9 +93,7 @@ def test_failures_are_typed_and_bounded(
     ("behaviour", "said", "calls"),
     [(status(429, "slow down", headers={"Retry-After": "60"}), "slow down", 0), (HANG, "No answer had come", 1)],
 )
-def test_nothing_is_waited_for_beyond_the_time_limit(
-    live: Live, server: FakeOpenAI, behaviour: Behaviour, said: str, calls: int
-) -> None:
+def test_nothing_is_waited_for_beyond_the_limit(live: Live, server: Any, behaviour: Any, said: str, calls: int) -> None:
     server.next(behaviour)
     run = live(time_limit=1.5)
     started = time.monotonic()
@@ -133,9 +125,7 @@ def test_nobody_is_there_and_a_key_in_an_answer_is_hidden(open_run: Live, live: 
 
 
 @pytest.mark.parametrize("text", ['{"name": "unroll", "factor": 400}', ""])
-def test_a_wrong_answer_is_shown_to_the_model_once_and_two_are_enough(
-    live: Live, server: FakeOpenAI, text: str
-) -> None:
+def test_a_wrong_answer_is_shown_to_the_model_once_and_two_suffice(live: Live, server: FakeOpenAI, text: str) -> None:
     server.next(answer(text))
     run = live()
     reply = run.reply()
@@ -170,9 +160,7 @@ def test_a_server_that_does_not_take_the_method(live: Live, server: FakeOpenAI) 
         assert len(server.requests) == requests
 
 
-def test_tracing_by_the_environment_sends_nothing_elsewhere(
-    live: Live, server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tracing_by_the_environment_sends_nothing_elsewhere(live: Live, server: FakeOpenAI, monkeypatch: Any) -> None:
     from langchain_core.tracers.langchain import wait_for_all_tracers
     from langsmith.utils import get_env_var
 

@@ -205,9 +205,7 @@ class DeviceContract:
             opened.synchronize()
             assert self.ints(opened, buffer, 256) == list(range(255, -1, -1)), shared
 
-    def test_what_nobody_has_written_is_not_zero(
-        self, backend: BackendName, compiler: Compiler, opened: Device
-    ) -> None:
+    def test_what_nobody_wrote_is_not_zero(self, backend: BackendName, compiler: Compiler, opened: Device) -> None:
         """In shared memory of all multiprocessors, also at its end, and in a thread's own."""
         kernel = opened.load(compiled(compiler, backend, SOURCES[backend]["found"], "found"))
         blocks, left = 2 * (opened.limits.sm_count or 1), next(LEFT_BEHIND)
@@ -225,9 +223,7 @@ class DeviceContract:
                     break
             assert found
 
-    def test_one_launch_and_several_sequences_are_timed_where_they_run(
-        self, backend: BackendName, compiler: Compiler, opened: Device
-    ) -> None:
+    def test_launches_and_sequences_are_timed_where_they_run(self, backend: Any, compiler: Any, opened: Device) -> None:
         kernel, shape = self.adding(opened, compiler, backend), Geometry((1 << 13, 1, 1), (128, 1, 1))
         first, second = (self.filled(opened, np.zeros(1 << 20, np.int32)) for _ in range(2))
         one, ten = (
@@ -251,9 +247,7 @@ class DeviceContract:
         assert opened.allocate(4096) is not None
 
     @pytest.mark.parametrize("block", [(1 << 20, 1, 1), (0, 1, 1)])
-    def test_a_launch_that_cannot_be(
-        self, backend: BackendName, compiler: Compiler, opened: Device, block: tuple[int, int, int]
-    ) -> None:
+    def test_a_launch_that_cannot_be(self, backend: Any, compiler: Compiler, opened: Device, block: Any) -> None:
         kernel = self.adding(opened, compiler, backend)
         buffer = self.filled(opened, np.arange(4, dtype=np.int32))
         arguments = (buffer, np.int32(4), np.float32(1))

@@ -106,9 +106,7 @@ def test_an_artifact_has_its_resources(tmp_path: Path, target: str) -> None:
         pytest.param("h200", (256, 256, 256, 8), "shared_per_block", marks=pytest.mark.slow),
     ],
 )
-def test_a_kernel_is_refused_where_its_shared_memory_exceeds_the_device(
-    target: str, shape: tuple[int, ...], reason: str | None
-) -> None:
+def test_too_much_shared_memory_is_refused(target: str, shape: tuple[int, ...], reason: str | None) -> None:
     made, limits = compiled(target, *shape), of(target)
     threads = made.metadata.num_warps * made.metadata.warp_size
     refused = compiler_rejection(limits, Geometry((1, 1, 1), (threads, 1, 1)), Resources(100, made.metadata.shared))

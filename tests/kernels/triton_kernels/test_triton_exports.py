@@ -238,9 +238,7 @@ print(json.dumps(answers))
 
 
 @pytest.mark.parametrize("package", ["", "deep"])
-def test_triton_takes_from_its_cache_what_is_not_in_its_list_and_times_nothing(
-    run: Path, tmp_path: Path, package: str
-) -> None:
+def test_triton_takes_from_its_cache_and_times_nothing(run: Path, tmp_path: Path, package: str) -> None:
     relative = "from .numbers_of_mine import LIST as _\n" if package else ""
     folder = tmp_path / "production"
     if package:
@@ -274,9 +272,7 @@ def test_triton_takes_from_its_cache_what_is_not_in_its_list_and_times_nothing(
         (('key=["n"]', 'key=["n", "rows"]'), "does not tell rows"),
     ],
 )
-def test_what_cannot_be_written_is_said_in_a_sentence(
-    run: Path, tmp_path: Path, edit: tuple[str, str], said: str
-) -> None:
+def test_what_cannot_be_written_is_a_sentence(run: Path, tmp_path: Path, edit: tuple[str, str], said: str) -> None:
     assert edit[0] in MODEL
     with pytest.raises(TunesmithError, match=said):
         exported(run, MODEL.replace(*edit), tmp_path / "production")
