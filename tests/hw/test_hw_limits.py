@@ -108,29 +108,16 @@ def test_mistakes_in_a_file_name_the_file_and_the_key(tmp_path, text, said):
 @pytest.mark.parametrize(
     ("target", "threads", "registers", "shared", "blocks", "limiter"),
     [
-        # The best practices guide's example: with 65,536 registers and 2,048 threads an SM, more than
-        # 32 registers a thread cost occupancy.
+        # What limits NVIDIA's; how many blocks that makes, its own calculator says below.
         ("9.0", 256, 32, 0, 8, "threads"),
-        ("9.0", 256, 33, 0, 6, "registers"),
-        # 37 registers round up to 40, so 12 warps fit a sub-partition and 48 an SM.
         ("9.0", 128, 37, 0, 12, "registers"),
-        # From the same guide for 7.0: 37 registers and 128 threads give 75 %, with 320 threads 63 %.
-        ("7.0", 128, 37, 0, 12, "registers"),
-        ("7.0", 320, 37, 0, 4, "registers"),
-        ("9.0", 1024, 65, 0, 0, "registers_per_block"),
         # 25 warps take 64,000 registers, but are counted as 28: 71,680.
         ("9.0", 800, 80, 0, 0, "registers_per_block"),
         ("9.0", 32, 16, 0, 32, "blocks"),
-        ("9.0", 1025, 16, 0, 0, "threads_per_block"),
         ("9.0", 32, 256, 0, 0, "registers_per_thread"),
         # 228 KiB an SM, each block 1 KiB more than it asks for.
         ("9.0", 128, 32, 227 * KIB, 1, "shared"),
         ("9.0", 128, 32, 227 * KIB + 1, 0, "shared_per_block"),
-        # 8.6 holds 48 warps and 16 blocks, so its 1,536 threads need blocks of at least 96.
-        ("8.6", 64, 32, 0, 16, "blocks"),
-        ("8.6", 96, 32, 0, 16, "threads"),
-        # Nothing is reserved before 8.0: all 64 KiB can be asked for.
-        ("7.5", 256, 32, 64 * KIB, 1, "shared"),
         # CDNA 3: 512 registers of a SIMD in eights, 8 waves of 64 on each of four SIMDs.
         ("gfx942", 256, 64, 0, 8, "threads"),
         ("gfx942", 256, 65, 0, 7, "registers"),
@@ -152,11 +139,6 @@ def test_mistakes_in_a_file_name_the_file_and_the_key(tmp_path, text, said):
 def test_known_values(target, threads, registers, shared, blocks, limiter):
     result = occupancy((CAPABILITIES | AMD)[target], threads=threads, registers=registers, shared=shared)
     assert (result.blocks_per_sm, result.limiter) == (blocks, limiter)
-
-
-def test_whole_warps_count():
-    odd = occupancy(CAPABILITIES["9.0"], threads=33, registers=32, shared=0)
-    assert (odd.blocks_per_sm, odd.fraction) == (32, 1.0)
 
 
 def test_a_device_without_limits_per_sm_only_checks_the_block():
@@ -229,14 +211,8 @@ H200 = Roofline(
 )
 
 
-def test_points_are_sorted_and_the_best_is_the_peak():
-    assert [size // MIB for size, _ in H200.bandwidth] == [64, 256, 2048]
-    assert H200.peak_bandwidth == 4.15e12
-    # silu_and_mul, 4096 x 11008 in half precision: reads two, writes one.
-    assert H200.floor_seconds(3 * 4096 * 11008 * 2) == pytest.approx(65e-6, rel=0.03)
-
-
 def test_which_roof_binds_unless_it_was_beaten():
+    assert [size // MIB for size, _ in H200.bandwidth] == [64, 256, 2048] and H200.peak_bandwidth == 4.15e12
     for moved, flops, dtype, bound in (
         (64 * MIB, 1e6, "float16", "memory"),
         (64, 1e12, "float16", "compute"),

@@ -37,7 +37,7 @@ from tunesmith.kernels.space import (
     require_points,
     rules,
 )
-from tunesmith.kernels.spec.expression import ExpressionError, parse
+from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.task import Geometry, Workload, geometry
 from tunesmith.kernels.spec.taskfile import load_task
 from tunesmith.kernels.spec.template import Config, Parameter, Template
@@ -293,55 +293,6 @@ def test_constraints_say_why() -> None:
     ]
     reason = space.reject({"X": 512, "Y": 3})
     assert reason is not None and reason.reason == "unknown_value"
-
-
-blocks = st.sampled_from(["X", "X * Y", "X // 4", "X // Y", "Y", "8", "X - 15", "X / 16"])
-conditions = st.sampled_from(["X * Y <= d", "n % X == 0", "X > Y or Y == 2", "Y in (1, 2)", "T == 'float16' or X < 99"])
-
-
-@settings(max_examples=60)
-@given(
-    st.lists(blocks, min_size=1, max_size=3),
-    st.lists(blocks, min_size=1, max_size=3),
-    st.sampled_from(["0", "X * Y * 4", "X * sizeof(T) * 100", "Y * 1000 - 900"]),
-    st.sampled_from(["0", "Y * 500", "X * 20"]),
-    st.lists(conditions, max_size=2, unique=True),
-    st.sampled_from([[SMALL], [LARGE], [SMALL, LARGE]]),
-    st.sampled_from([H200, CAPABILITIES["7.5"], OPENCL]),
-)
-def test_against_brute_force(
-    block: Any, grid: Any, dynamic: str, static: str, constraints: Any, workloads: Any, limits: Any
-) -> None:
-    launch = {"block": block, "grid": grid, "shared_bytes": dynamic}
-    tuned = template(launch, *constraints, static_shared_bytes=static)
-    statically = template({"shared_bytes": static})
-    space = feasible(tuned, workloads, limits)
-
-    def allowed(config: dict[str, Any], workload: Workload) -> bool:
-        try:
-            shape = geometry(tuned, config, workload)
-        except ExpressionError:
-            return False
-        fixed = geometry(statically, config, workload).shared_bytes
-        scope = {"X": config["X"], "Y": config["Y"], **workload.sizes, **workload.types}
-        x, y, z = shape.block
-        most, largest_grid = limits.shared_per_block_optin or 0, limits.max_grid_dims
-        return (
-            all(eval(text, {"__builtins__": {}}, scope) for text in constraints)
-            and all(1 <= extent <= bound for extent, bound in zip(shape.block, limits.max_block_dims, strict=True))
-            and x * y * z <= limits.max_threads_per_block
-            and 0 <= fixed <= (limits.shared_per_block or 0)
-            and 0 <= shape.shared_bytes <= most - fixed
-            and min(shape.grid) >= 1
-            and all(extent <= bound for extent, bound in zip(shape.grid, largest_grid or shape.grid, strict=True))
-        )
-
-    for values in itertools.product(*(parameter.values for parameter in tuned.parameters)):
-        config: dict[str, Any] = dict(zip(("X", "Y"), values, strict=True))
-        wanted = all(allowed(config, workload) for workload in workloads)
-        reason = space.reject(config)
-        assert (reason is None) == wanted, (config, reason)
-        assert (space.index(config) is not None) == wanted
 
 
 def test_every_binding_constraint_is_named() -> None:
