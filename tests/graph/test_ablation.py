@@ -168,15 +168,13 @@ def repeats(*values: float) -> list[Repeat]:
 
 
 class TestArithmetic:
-    def test_means_are_geometric_and_intervals_are_student_s(self) -> None:
+    def test_means_are_geometric_intervals_student_s_and_differences_those_of_one_seed(self) -> None:
         (arm,), differences = compare({"a": repeats(1.0, 2.0, 4.0)})
         assert arm.mean == pytest.approx(2.0) and arm.spread == pytest.approx(2.0) and differences == []
         # t of 0.975 with 2 degrees of freedom is 4.302653 (any table).
         half = 4.302653 * math.log(2) / math.sqrt(3)
         assert arm.low == pytest.approx(2 * math.exp(-half)) and arm.high == pytest.approx(2 * math.exp(half))
-
-    def test_differences_are_those_of_repeats_with_one_seed(self) -> None:
-        """Seeds differ much more than arms do: taken apart, nothing would be shown."""
+        # Seeds differ much more than arms do: taken apart, nothing would be shown.
         a, b = repeats(math.e**1, math.e**5, math.e**3), repeats(math.e**0, math.e**3.9, math.e**1.9)
         _, (one, shapes) = compare({"a": b, "b": a})
         assert not one.by_shape and shapes.by_shape and shapes.ratio == pytest.approx(one.ratio)

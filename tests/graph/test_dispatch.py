@@ -116,17 +116,6 @@ def test_shapes_of_a_sort_that_nobody_measured_are_left_to_the_baseline() -> Non
         assert row_sizes(task, task.workloads) == sizes_of_rows
 
 
-def test_types_products_and_divisors_of_sizes_may_decide() -> None:
-    tests: dict[str, Callable[[Workload], bool]] = {
-        "T == float": lambda one: one.types["T"] == "float32",
-        "n * d <= ": lambda one: one.sizes["n"] * one.sizes["d"] <= 2**18,
-        "n % 2 == 0": lambda one: one.sizes["n"] % 2 == 0,
-    }
-    for test, good in tests.items():
-        rule = fit_rule(drawn(60, lambda one, good=good: {0: 0.5 if good(one) else 1.4}), 1)
-        assert rule.test.startswith(test)
-
-
 def test_a_type_on_which_a_kernel_was_not_shown_faster_gets_the_baseline() -> None:
     half, single, brain = every = [workload(64, 512, dtype) for dtype in ("float16", "float32", "bfloat16")]
     found = [*(seen(workload(n), {0: 0.3}) for n in (16, 64, 256)), seen(single, {0: 0.9}, spread=0.3)]
@@ -150,6 +139,14 @@ def test_what_gains_nothing_is_not_told_apart_and_a_path_has_at_most_two_tests()
     random = np.random.default_rng(3)
     rule = fit_rule(drawn(24, lambda _: {k: float(random.uniform(0.5, 1.5)) for k in range(5)}), 5)
     assert max(line.count("    ") for line in rule.lines(dict.fromkeys(range(BASELINE, 5), "kernel"))) <= 2
+    tests: dict[str, Callable[[Workload], bool]] = {
+        "T == float": lambda one: one.types["T"] == "float32",
+        "n * d <= ": lambda one: one.sizes["n"] * one.sizes["d"] <= 2**18,
+        "n % 2 == 0": lambda one: one.sizes["n"] % 2 == 0,
+    }
+    for test, good in tests.items():
+        rule = fit_rule(drawn(60, lambda one, good=good: {0: 0.5 if good(one) else 1.4}), 1)
+        assert rule.test.startswith(test)
 
 
 def test_drawn_shapes_lie_in_the_tasks_ranges_are_none_of_its_own_and_of_all_types() -> None:

@@ -73,13 +73,11 @@ def names(chain: dict[str, str]) -> list[str]:
 
 
 class TestPlacing:
-    def test_behind_any_role_and_behind_each_other(self) -> None:
+    def test_roles_have_places_or_a_sentence_says_why_not(self, tmp_path: Path, monkeypatch: Any) -> None:
         assert names({}) == ["plan", "approve", "template", "tune", "test", "explain"]
         assert names({"a": "test"}) == ["plan", "approve", "template", "tune", "test", "a", "explain"]
         assert names({"a": "b", "b": "explain"})[-2:] == ["b", "a"]
         assert names({"a": "plan", "b": "plan"})[:3] == ["plan", "a", "b"]
-
-    def test_what_makes_no_sense_has_a_sentence(self, tmp_path: Path) -> None:
         for chain, sentence in (
             ({"a": "nowhere"}, 'after = "nowhere" leads to no role that has a place: name one of plan'),
             ({"a": "b", "b": "a"}, 'after = "b" leads to no role'),
@@ -90,8 +88,6 @@ class TestPlacing:
         with pytest.raises(TunesmithError, match="no role of this name is registered"):
             run(tmp_path / "run", None, task=LIBRARY, roles={"ghost": {"after": "test"}})
         assert not (tmp_path / "run").exists()
-
-    def test_a_package_that_is_broken(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         info = tmp_path / "broken-1.dist-info"
         info.mkdir()
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1\n")

@@ -97,9 +97,6 @@ def test_the_runtime_chooses_what_tunesmith_would_launch(package: Package, shape
     assert {folder for _, (folder, *_) in shapes} == {"baseline", "general"}, "the smallest shape keeps the baseline"
     with pytest.raises(ValueError, match="silu_and_mul: there is no kernel for T = int8; there are kernels for"):
         kernels.choose(("int8",), (16, 4096))
-
-
-def test_the_runtime_computes_what_expressions_mean() -> None:
     for known in map(load_task, ("gemm", "quantize_per_token", "stencil3x3")):
         template = known.sources("cuda").templates[0]
         for shape in draw_shapes(known, "gpu", 10, seed=2):

@@ -41,7 +41,7 @@ def constrained(tmp_path: Path, constraint: str) -> RunResult:
     return tune_whole(tmp_path / "run", folder, seed=3)
 
 
-def test_the_general_configuration_is_one_that_a_held_out_workload_admits(tmp_path: Path) -> None:
+def test_the_general_configuration_is_one_that_a_held_out_workload_admits_or_a_note_says_why(tmp_path: Path) -> None:
     result = constrained(tmp_path, "ITEMS < 16 or n > 10000")
     assert result.summary["general"]["config"] == {"GROUP": 16, "ITEMS": 4, "UNROLL": 1}
     assert result.summary["disqualified"] == []
@@ -52,10 +52,7 @@ def test_the_general_configuration_is_one_that_a_held_out_workload_admits(tmp_pa
     page = (tmp_path / "run" / "report.html").read_text()
     assert "<dt>configuration</dt><dd><code>GROUP=16, ITEMS=4, UNROLL=1</code>" in page
     assert "16384 has its own: <code>GROUP=16, ITEMS=16, UNROLL=1</code>" in page
-
-
-def test_where_a_held_out_workload_admits_none_the_note_says_which_rule(tmp_path: Path) -> None:
-    result = constrained(tmp_path, "n > 10000")
+    result = constrained(tmp_path / "none", "n > 10000")
     assert result.summary["general"] is None and not result.valid
     assert result.summary["held_out"] == [] and result.summary["tuned"][0]["best"]["config"]["ITEMS"] == 16
     assert [note for note in result.summary["notes"] if "`n > 10000` does not hold" in note]
@@ -117,6 +114,15 @@ def test_the_best_of_a_shape_is_used_where_it_is_shown_to_be_better() -> None:
         best = {"seconds": ratio, "ratio": ratio, "low": ratio, "high": high, "verdict": "faster"}
         row = row_of("w", general=figures, best=BestHere(template="t", config={"AT": "best"}, **best))
         assert dispatched(row, general).config == {"AT": used}
+    figures = Figures(seconds=1.0, ratio=0.5, low=0.5, high=0.8, verdict="faster")
+    narrow = figures.model_copy(update={"high": 0.51})
+    calm, none = row_of("calm", general=narrow, share_of_floor=0.95), row_of("none")
+    for busy, sentence in (
+        (row_of("w", general=figures, share_of_floor=None), "The interval of the speed-up is wide on w: "),
+        (row_of("w", general=narrow, share_of_floor=1.05), "Times are below the floor on w: "),
+    ):
+        (note,) = unsteady(Verdict(tuned=(calm, busy), held_out=(none,), sentence=""))
+        assert note.startswith(sentence)
 
 
 def row_of(workload: str, **fields: Any) -> WorkloadRow:
@@ -137,18 +143,6 @@ def test_the_sentence_says_where_another_configuration_serves(of_its_own: str, e
     best = {one: BestHere(template="t", config={}, **{**dict(faster), "verdict": one}) for one in ("faster", "slower")}
     rows = row_of("a", general=faster, best=best["faster"]), row_of("b", general=slower, best=best[of_its_own])
     assert sentence_of(0.5, rows, (), "").endswith(end)
-
-
-def test_a_busy_device_is_noted() -> None:
-    figures = Figures(seconds=1.0, ratio=0.5, low=0.5, high=0.8, verdict="faster")
-    narrow = figures.model_copy(update={"high": 0.51})
-    calm, none = row_of("calm", general=narrow, share_of_floor=0.95), row_of("none")
-    for busy, sentence in (
-        (row_of("w", general=figures, share_of_floor=None), "The interval of the speed-up is wide on w: "),
-        (row_of("w", general=narrow, share_of_floor=1.05), "Times are below the floor on w: "),
-    ):
-        (note,) = unsteady(Verdict(tuned=(calm, busy), held_out=(none,), sentence=""))
-        assert note.startswith(sentence)
 
 
 @pytest.mark.parametrize(("bandwidth", "ended_by"), [(3.2e10, "floor"), (3.2e9, "exhausted"), (3.2e11, "exhausted")])
@@ -295,7 +289,7 @@ def test_in_place_of_rejected_finalists_one_with_a_value_changed_is_measured(tmp
 FAST = {"FAST_MATH": True, "VEC": 4, "BLOCK": 128}
 
 
-def test_a_defect_is_shared_by_all_rejected_and_by_no_accepted() -> None:
+def test_a_defect_is_shared_by_all_rejected_and_relaxed_arithmetic_is_changed_first() -> None:
     two = [FAST, FAST | {"BLOCK": 64}]
     for rejected, accepted, measured, wanted in (
         ([FAST], [], [FAST | {"VEC": 2}], {}),
@@ -305,9 +299,6 @@ def test_a_defect_is_shared_by_all_rejected_and_by_no_accepted() -> None:
         ([FAST, {"FAST_MATH": False, "VEC": 2, "BLOCK": 64}], [], [FAST | {"VEC": 2}], {}),
     ):
         assert common_defect(rejected, accepted, measured) == wanted
-
-
-def test_relaxed_arithmetic_is_changed_first() -> None:
     values: dict[str, tuple[Any, ...]] = {"VEC": (1, 2, 4), "STAGED": (False, True), "FAST_MATH": (False, True)}
     parameters = tuple(Parameter(name=name, values=listed) for name, listed in values.items())
     template = load_task("silu_and_mul").sources("cuda").templates[0].model_copy(update={"parameters": parameters})

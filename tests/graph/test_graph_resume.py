@@ -242,6 +242,10 @@ def test_the_file_of_another_program_stays(tmp_path: Path) -> None:
         with pytest.raises(JournalError, match="not a journal of Tunesmith: it has a table diary"):
             begin(tmp_path)
     assert path.read_bytes()[100:] == before[100:]
+    (tmp_path / "gemm-001").mkdir()
+    assert new_run_dir("gemm", tmp_path) == tmp_path / "gemm-002"
+    for given in ("a/some folder", "a/some folder/task.toml"):
+        assert new_run_dir(given, tmp_path) == tmp_path / "some-folder-001"
 
 
 def test_an_ended_run_measures_more(ended: Path) -> None:
@@ -317,13 +321,6 @@ def test_edited_files_are_told_before_a_run_goes_on_without_them(tmp_path: Path)
     assert resume(folder, more=1, as_recorded=True).summary.evaluations == 3
     shutil.rmtree(task)
     assert resume(folder, more=1).summary.evaluations == 4
-
-
-def test_a_runs_folder_is_named_after_its_task(tmp_path: Path) -> None:
-    (tmp_path / "gemm-001").mkdir()
-    assert new_run_dir("gemm", tmp_path) == tmp_path / "gemm-002"
-    for given in ("a/some folder", "a/some folder/task.toml"):
-        assert new_run_dir(given, tmp_path) == tmp_path / "some-folder-001"
 
 
 def script(call: ModelCall) -> Any:

@@ -376,7 +376,7 @@ def failure(parent: str, kind: Any, answers: int) -> BranchAbandoned:
     return BranchAbandoned(round=2, branch=0, made_by=kind, answers=answers, **about)
 
 
-def test_the_kinds_that_the_tree_allows_take_turns() -> None:
+def test_the_kinds_that_the_tree_allows_take_turns_and_others_are_named() -> None:
     first = node("first", "template", 1, 0.2)
     whole = node("whole", "rewrite", 1, 0.21)
     assert [one.kind for one in options_of(Tree(()))] == ["template", "rewrite"]
@@ -390,44 +390,6 @@ def test_the_kinds_that_the_tree_allows_take_turns() -> None:
     assert [one.kind for one in later] == ["rewrite", "template", "extend"], "the kernel is not exposed again"
     assert later[2].parent == wider.id
     assert [one.kind for one in options_of(Tree((first, whole), (failure("baseline", "rewrite", 0),)))] == kinds
-
-
-def searched(sizes: dict[str, tuple[Any, ...]], best: dict[str, Any], *others: tuple[float, dict[str, Any]]) -> Node:
-    known = node("a", "template", 1, 0.5)
-    parameters = tuple(Parameter(name=name, values=values) for name, values in sizes.items())
-    made = known.template.model_copy(update={"parameters": parameters, "constraints": ()})
-    ranked = [(0.5, best), *others]
-    values = tuple((at, Evaluation(made.id, one, {})) for at, one in ranked)
-    return known.model_copy(update={"template": made, "ranked": values})
-
-
-def test_an_edge_is_where_a_further_size_could_exist() -> None:
-    values: dict[str, tuple[Any, ...]] = {
-        "ROWS": (1, 2, 4),
-        "WIDTH": (2, 4, 8),
-        "THREADS": (64, 128, 256),
-        "CACHE": (0, 1, 2),
-        "FLAG": (0, 1),
-        "NAME": ("a", "b", "c"),
-    }
-    low = searched(values, {"ROWS": 1, "WIDTH": 2, "THREADS": 64, "CACHE": 0, "FLAG": 0, "NAME": "a"})
-    high = searched(values, {"ROWS": 4, "WIDTH": 4, "THREADS": 256, "CACHE": 2, "FLAG": 1, "NAME": "c"})
-    assert low.at_edge == {"WIDTH": 2, "THREADS": 64} and high.at_edge == {"ROWS": 4, "THREADS": 256}
-
-
-def test_what_one_configuration_for_all_workloads_costs_is_known() -> None:
-    def timed(small: float, large: float, rows: int) -> Evaluation:
-        outcomes = {name: Measured(one, one, one, 3, 1) for name, one in (("s", small), ("l", large))}
-        return Evaluation("t", {"ROWS": rows}, outcomes)
-
-    known = node("a", "template", 1, 0.5)
-    ranked = tuple(enumerate((timed(1.0, 4.0, 1), timed(0.9, 5.0, 2), timed(0.8, 6.0, 4), timed(1.2, 3.96, 8)), 1))
-    values = tuple((float(at), one) for at, one in ranked)
-    found = known.model_copy(update={"ranked": values}).faster_by_workload
-    assert found == {"s": (pytest.approx(0.8), {"ROWS": 4})}, "a percent is not worth a line"
-
-
-def test_kinds_that_do_not_fit_their_parent_are_named() -> None:
     tuned = node("a", "template", 1, 0.5)
     whole = node("b", "rewrite", 1, 0.5)
     tree = Tree((tuned, whole))
@@ -445,3 +407,36 @@ def test_kinds_that_do_not_fit_their_parent_are_named() -> None:
     assert all(part in problem for part, problem in zip(expected, problems, strict=True))
     right = [Branch(parent=whole.id, kind="expose"), Branch(parent=tuned.id, kind="extend")]
     assert branch_problems(right, tree) == []
+
+
+def searched(sizes: dict[str, tuple[Any, ...]], best: dict[str, Any], *others: tuple[float, dict[str, Any]]) -> Node:
+    known = node("a", "template", 1, 0.5)
+    parameters = tuple(Parameter(name=name, values=values) for name, values in sizes.items())
+    made = known.template.model_copy(update={"parameters": parameters, "constraints": ()})
+    ranked = [(0.5, best), *others]
+    values = tuple((at, Evaluation(made.id, one, {})) for at, one in ranked)
+    return known.model_copy(update={"template": made, "ranked": values})
+
+
+def test_edges_and_the_cost_of_one_configuration_are_known() -> None:
+    values: dict[str, tuple[Any, ...]] = {
+        "ROWS": (1, 2, 4),
+        "WIDTH": (2, 4, 8),
+        "THREADS": (64, 128, 256),
+        "CACHE": (0, 1, 2),
+        "FLAG": (0, 1),
+        "NAME": ("a", "b", "c"),
+    }
+    low = searched(values, {"ROWS": 1, "WIDTH": 2, "THREADS": 64, "CACHE": 0, "FLAG": 0, "NAME": "a"})
+    high = searched(values, {"ROWS": 4, "WIDTH": 4, "THREADS": 256, "CACHE": 2, "FLAG": 1, "NAME": "c"})
+    assert low.at_edge == {"WIDTH": 2, "THREADS": 64} and high.at_edge == {"ROWS": 4, "THREADS": 256}
+
+    def timed(small: float, large: float, rows: int) -> Evaluation:
+        outcomes = {name: Measured(one, one, one, 3, 1) for name, one in (("s", small), ("l", large))}
+        return Evaluation("t", {"ROWS": rows}, outcomes)
+
+    known = node("a", "template", 1, 0.5)
+    ranked = tuple(enumerate((timed(1.0, 4.0, 1), timed(0.9, 5.0, 2), timed(0.8, 6.0, 4), timed(1.2, 3.96, 8)), 1))
+    values = tuple((float(at), one) for at, one in ranked)
+    found = known.model_copy(update={"ranked": values}).faster_by_workload
+    assert found == {"s": (pytest.approx(0.8), {"ROWS": 4})}, "a percent is not worth a line"

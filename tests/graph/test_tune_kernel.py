@@ -109,23 +109,11 @@ class TestExamples:
         assert [one.value for one in made.arguments] == ["2.0", None, None, "x_0 * x_1"]
         assert made.arguments[1].shape == ("x_0", "x_1") and made.workloads[0].sizes == {"x_0": 6, "x_1": 7}
         assert made.backends["cuda"].baseline.template.launch.grid == ("ceil_div((x_0 * x_1), 256)",)
-
-    def test_equal_sizes_are_told_apart_by_the_indices_and_contents_are_like_the_example(self) -> None:
         x = np.linspace(2, 4, 64, dtype=np.float32).reshape(8, 8)
         first, second, *_ = task(TRANSPOSE, {"in": x, "out": x}).arguments
         assert (first.shape, second.shape) == (("rows", "cols"), ("cols", "rows"))
         assert (first.fill.kind, first.fill.mean, first.fill.scale) == ("uniform", 3, 1)
         assert read_signature(SAXPY.replace("y[i] +=", "y[0] ="), None).written == ["y"]
-
-    def test_what_is_missing_is_said(self) -> None:
-        values = {"x": zeros(4), "y": zeros(4), "a": 1.0, "n": 4}
-        for source, example, wanted in (
-            (SAXPY.replace("y[i] += a", "use(y)"), {}, "undeclared names: use"),
-            (SAXPY.replace("y[i] += a * x[i]", "return"), {}, "no run of the kernel touched"),
-            (ODD, values, "give the launch, such as grid="),
-        ):
-            with pytest.raises(TunesmithError, match=wanted):
-                task(source, example)
 
     def test_inputs_by_position_and_by_name(self) -> None:
         signature, x = read_signature(SAXPY, None), zeros(4)
@@ -137,6 +125,14 @@ class TestExamples:
             _by_name(signature, (x, x, x), {})
         # A kernel that reads one array: each is an example.
         assert len(_several(read_signature(SOFTMAX, None), [x, x])) == 2
+        values = {"x": zeros(4), "y": zeros(4), "a": 1.0, "n": 4}
+        for source, example, wanted in (
+            (SAXPY.replace("y[i] += a", "use(y)"), {}, "undeclared names: use"),
+            (SAXPY.replace("y[i] += a * x[i]", "return"), {}, "no run of the kernel touched"),
+            (ODD, values, "give the launch, such as grid="),
+        ):
+            with pytest.raises(TunesmithError, match=wanted):
+                task(source, example)
 
 
 UNGUARDED = """__kernel void twice(__global const float* x, __global float* y) {
@@ -181,7 +177,7 @@ class TestCalls:
         # Of 4112 elements a launch by blocks of 512 would cover 4608.
         assert Kernels(tuned.result.folder / "best").choose((), (elements,)).folder == folder
 
-    def test_arrays_that_do_not_fit_are_refused(self, tuned: TunedKernel) -> None:
+    def test_arrays_that_do_not_fit_are_refused(self, tuned: TunedKernel, tmp_path: Path) -> None:
         for x, words in (
             (zeros(8), "twice: no kernel can be launched for x_0 = 8."),
             (zeros(16, 16), "twice: x has 1 dimension (x_0), not 2."),
@@ -190,6 +186,10 @@ class TestCalls:
             with pytest.raises(TunesmithError) as caught:
                 tuned(x)
             assert str(caught.value) == words
+        assert str(tuned) == "Faster.\nbad (eager) was not timed: wrong result in y"
+        result: Any = SimpleNamespace(summary=tuned.result.summary, folder=tmp_path)
+        with pytest.raises(TunesmithError, match=r"has no kernel to call: Faster\.$"):
+            TunedKernel(result, tuned.task, tuned._signature)(zeros(1024))
 
     def test_outputs_are_of_the_arrays_framework(self, tuned: TunedKernel, monkeypatch: pytest.MonkeyPatch) -> None:
         class Array(np.ndarray[Any, Any]):
@@ -201,12 +201,6 @@ class TestCalls:
         monkeypatch.setitem(sys.modules, "cupy", cupy)  # type: ignore[arg-type]
         x = zeros(1024).view(Array)
         assert isinstance(tuned(x), Array) and isinstance(tuned(x=x), Array)
-
-    def test_what_failed_is_named_and_nothing_wrong_is_called(self, tuned: TunedKernel, tmp_path: Path) -> None:
-        assert str(tuned) == "Faster.\nbad (eager) was not timed: wrong result in y"
-        result: Any = SimpleNamespace(summary=tuned.result.summary, folder=tmp_path)
-        with pytest.raises(TunesmithError, match=r"has no kernel to call: Faster\.$"):
-            TunedKernel(result, tuned.task, tuned._signature)(zeros(1024))
 
 
 TWICE = """__kernel void twice(__global const float* x, __global float* y, int n) {

@@ -227,6 +227,9 @@ def test_which_roof_binds_unless_it_was_beaten():
     assert roofs.bound(*work) == "compute"
     kept, (reason,) = roofs.without_beaten([Timed("the baseline on 64x64", 5e-3, *work)])
     assert kept.bound(*work) == "unknown" and "13.4 GFLOP/s" in reason and "is not used" in reason
+    for bandwidth, said in ((((0, 1.0),), "positive"), (((8, 1.0), (8, 2.0)), "one bandwidth for each size")):
+        with pytest.raises(ValueError, match=said):
+            Roofline(bandwidth=bandwidth)
 
 
 @given(st.floats(0, 1e15), st.floats(0, 1e18))
@@ -235,12 +238,6 @@ def test_more_work_never_has_a_lower_floor_and_both_roofs_hold(moved, flops):
     assert floor is not None and floor >= flops / 800e12
     assert floor >= moved / 4.15e12 * (1 - 1e-12)
     assert H200.floor_seconds(moved * 1.5 + 1, flops, "float16") >= floor
-
-
-def test_numbers_that_are_no_roof_are_refused():
-    for bandwidth, said in ((((0, 1.0),), "positive"), (((8, 1.0), (8, 2.0)), "one bandwidth for each size")):
-        with pytest.raises(ValueError, match=said):
-            Roofline(bandwidth=bandwidth)
 
 
 @given(st.floats(1e-6, 1e-2), st.floats(1.0, 1e9), st.floats(0.0, 1e12))

@@ -102,15 +102,17 @@ def test_reasons_name_the_rule_and_the_numbers() -> None:
     # A flag is not a number, but text formats lose the difference between 1 and 1.0.
     assert space.index({**point, "E": 1}) is None
     assert space.index({**point, "B": 1.0}) == space.index({**point, "B": 1})
-
-
-def test_neighbours_know_the_order_of_numbers() -> None:
-    listed = [Parameter(name="A", values=(8, 1, 4, 2)), Parameter(name="D", values=("x", "y", "z"))]
-    space = Space.build(listed, stated("A != 4"))
-    here = space.index({"A": 2, "D": "x"})
-    near = [tuple(space.config(point).values()) for point in space.neighbours(here)]
-    assert sorted(map(str, near)) == sorted(map(str, [(1, "x"), (8, "x"), (2, "y"), (2, "z")]))
-    assert space.config(space.neighbours(space.index({"A": 8, "D": "x"}))[0]) == {"A": 2, "D": "x"}
+    tuned = template({"block": ["X"]}, {"expression": "X * Y <= d * 16", "because": "rows are short."})
+    space = feasible(tuned, [SMALL, LARGE], H200)
+    reason = space.reject({"X": 512, "Y": 128})
+    assert reason is not None and (reason.reason, reason.rule) == ("constraint", "X * Y <= d * 16 for small")
+    assert reason.detail == "`X * Y <= d * 16` does not hold for X=512, Y=128, d=64 (rows are short)."
+    assert [rule.label for rule in rules(tuned, [SMALL, LARGE], H200)][:2] == [
+        "X * Y <= d * 16 for small",
+        "X * Y <= d * 16 for large",
+    ]
+    reason = space.reject({"X": 512, "Y": 3})
+    assert reason is not None and reason.reason == "unknown_value"
 
 
 MIXED = (
@@ -156,6 +158,12 @@ def test_points_of_a_table_are_a_space_and_mistakes_are_told() -> None:
         Space.build(parameters(), stated("Q > 1"))
     with pytest.raises(TunesmithError, match="declared twice"):
         Space.build([*parameters("A"), *parameters("A")], [])
+    listed = [Parameter(name="A", values=(8, 1, 4, 2)), Parameter(name="D", values=("x", "y", "z"))]
+    space = Space.build(listed, stated("A != 4"))
+    here = space.index({"A": 2, "D": "x"})
+    near = [tuple(space.config(point).values()) for point in space.neighbours(here)]
+    assert sorted(map(str, near)) == sorted(map(str, [(1, "x"), (8, "x"), (2, "y"), (2, "z")]))
+    assert space.config(space.neighbours(space.index({"A": 8, "D": "x"}))[0]) == {"A": 2, "D": "x"}
 
 
 def wide(values: int, names: Iterable[str]) -> list[Parameter]:
@@ -171,15 +179,12 @@ def test_a_space_too_large_to_list_is_refused_with_a_sentence(bound: str, monkey
         Space.build(wide(200, [f"P{i}" for i in range(12)]), [])
 
 
-def test_a_large_product_of_few_points_is_listed() -> None:
+def test_large_products_are_listed_in_seconds() -> None:
     listed = wide(250, [f"P{i}" for i in range(7)])
     space = Space.build(listed, stated(*(f"P{i} == P{i + 1}" for i in range(6))))
     assert len(space) == 250 and space.cartesian > 1 << 55
     assert [space.index(space.config(i)) for i in range(250)] == list(range(250))
     assert space.index({f"P{i}": 1 + (i == 3) for i in range(7)}) is None
-
-
-def test_a_million_points_out_of_a_hundred_million_take_seconds() -> None:
     listed = [Parameter(name=n, values=tuple(1 << i for i in range(10))) for n in ("BX", "BY")]
     listed += wide(10, "TUVW") + [Parameter(name="X", values=(1, 2, 4, 8)), *wide(25, "Y")]
     started = time.process_time()
@@ -279,20 +284,6 @@ def test_constraints_know_the_compute_capability_of_any_target_and_fast_math_the
     ]
     assert len(feasible(tuned, [SMALL, LARGE], H200)) == 2
     assert not [rule for rule in rules(template({}), [SMALL], H200) if rule.kind == "fast_math"]
-
-
-def test_constraints_say_why() -> None:
-    tuned = template({"block": ["X"]}, {"expression": "X * Y <= d * 16", "because": "rows are short."})
-    space = feasible(tuned, [SMALL, LARGE], H200)
-    reason = space.reject({"X": 512, "Y": 128})
-    assert reason is not None and (reason.reason, reason.rule) == ("constraint", "X * Y <= d * 16 for small")
-    assert reason.detail == "`X * Y <= d * 16` does not hold for X=512, Y=128, d=64 (rows are short)."
-    assert [rule.label for rule in rules(tuned, [SMALL, LARGE], H200)][:2] == [
-        "X * Y <= d * 16 for small",
-        "X * Y <= d * 16 for large",
-    ]
-    reason = space.reject({"X": 512, "Y": 3})
-    assert reason is not None and reason.reason == "unknown_value"
 
 
 def test_every_binding_constraint_is_named() -> None:

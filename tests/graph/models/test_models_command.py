@@ -46,6 +46,11 @@ def test_a_program_in_an_empty_folder_has_no_key(open_run: Any, program: Any, mo
     assert account.calls == 1 and account.where.startswith("command:") and account.prompt_tokens > 0
     # It is in the journal, and not asked for again.
     assert open_run(model=program("raise SystemExit(3)")).reply().value == value
+    monkeypatch.delenv("OPENAI_API_KEY")
+    said = destination(make_settings(task="scale_add", model=f"command:{sys.executable}"))
+    assert (
+        said is not None and said.endswith(f"are given to command:{sys.executable}") and KEY not in os.environ.values()
+    )
 
 
 @pytest.mark.parametrize(
@@ -89,14 +94,6 @@ def test_a_program_that_is_not_there_is_a_mistake(open_run: Any, model: str, tmp
     monkeypatch.chdir(tmp_path)
     with pytest.raises(TunesmithError, match="--model: "):
         open_run(model=model)
-
-
-def test_a_program_needs_no_key_and_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OPENAI_API_KEY")
-    said = destination(make_settings(task="scale_add", model=f"command:{sys.executable}"))
-    assert (
-        said is not None and said.endswith(f"are given to command:{sys.executable}") and KEY not in os.environ.values()
-    )
 
 
 @pytest.mark.parametrize("method", ["json_schema", "function_calling", "json_mode"])
