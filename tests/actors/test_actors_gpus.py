@@ -62,7 +62,7 @@ def test_lanes_share_the_work_and_those_of_another_model_or_speed_are_left_out()
         assert [one.seconds for one in compared.energies if one is not None] == [0.3, 0.3]
 
 
-def test_the_largest_group_of_gpus_that_agree_is_kept() -> None:
+def test_the_gpus_that_agree_are_kept_of_the_model_there_is_most_of() -> None:
     """And of groups that are equally large the fastest; copies and arithmetic count alike."""
     for speeds, kept in (
         ((4.0, 4.0, 3.5, 3.5), [0, 1]),
@@ -77,6 +77,16 @@ def test_the_largest_group_of_gpus_that_agree_is_kept() -> None:
             standard = roofs[typical(roofs)]
             near = [at for at, one in enumerate(roofs) if deviation(one, standard) <= ROOF_EXCLUDE_DEVIATION]
             assert near == kept
+    devices = [
+        DeviceInfo("cuda", index, name, replace(LIMITS, name=name))
+        for index, name in enumerate(("NVIDIA A10", "NVIDIA H200", "NVIDIA H200"))
+    ]
+    inventory = Inventory(tuple(devices), ())
+    assert choose_device(TASK, "auto", inventory).name == "NVIDIA H200"
+    assert choose_device(TASK, "cuda", inventory).index == 1
+    assert choose_device(TASK, "auto", inventory, "a10").name == "NVIDIA A10"
+    with pytest.raises(NoDevice, match=r"--target-device: no device here is called 'B200'; there are NVIDIA A10, NV"):
+        choose_device(TASK, "auto", inventory, "B200")
 
 
 def test_a_lane_that_is_excluded_while_it_is_made_ready_leaves_its_place_to_the_next(tmp_path: Path) -> None:
@@ -194,7 +204,7 @@ def test_workers_take_no_more_cores_than_there_are(cpus: list[int], gpus: int, l
         assert share == 1
 
 
-def test_the_survey_asks_every_node_with_gpus() -> None:
+def test_the_survey_asks_every_node_and_a_cluster_here_is_left_running(ray_cluster: Any) -> None:
     def looker() -> Inventory:
         return Inventory((DeviceInfo("cuda", 0, "NVIDIA H200", LIMITS),), ())
 
@@ -205,22 +215,6 @@ def test_the_survey_asks_every_node_with_gpus() -> None:
 
     found = survey(broken)
     assert found.devices == () and len(found.notes) == 1 and found.notes[0].endswith(".")
-
-
-def test_the_model_there_is_most_of_or_the_one_that_was_named() -> None:
-    devices = [
-        DeviceInfo("cuda", index, name, replace(LIMITS, name=name))
-        for index, name in enumerate(("NVIDIA A10", "NVIDIA H200", "NVIDIA H200"))
-    ]
-    inventory = Inventory(tuple(devices), ())
-    assert choose_device(TASK, "auto", inventory).name == "NVIDIA H200"
-    assert choose_device(TASK, "cuda", inventory).index == 1
-    assert choose_device(TASK, "auto", inventory, "a10").name == "NVIDIA A10"
-    with pytest.raises(NoDevice, match=r"--target-device: no device here is called 'B200'; there are NVIDIA A10, NV"):
-        choose_device(TASK, "auto", inventory, "B200")
-
-
-def test_a_cluster_of_this_process_is_joined_and_left_running(ray_cluster: Any) -> None:
     with cluster() as offer:
         assert offer.attached and (offer.cpus, offer.gpus) == (2, 3)
     assert ray_cluster.is_initialized()

@@ -70,7 +70,7 @@ def gone(pid: int, seconds: float = 10.0) -> bool:
     return False
 
 
-def test_it_lives_between_calls_and_ends_with_its_context() -> None:
+def test_it_lives_between_calls_or_says_why_it_cannot_be_made() -> None:
     """Also after mistakes; neither an alarm nor the main module of this process comes with it."""
     with Isolated("run", Subject, 5) as subject:
         first, pid = subject.call("add", 20.0, 2)
@@ -83,6 +83,10 @@ def test_it_lives_between_calls_and_ends_with_its_context() -> None:
         assert subject.call("imported", 20.0, "__mp_main__") is False
         assert subject.call("add", 20.0, 3) == (10, pid)
     assert gone(pid) and sys.modules["__main__"].__name__ == "__main__"
+    with Isolated("run", Subject, -1) as subject:
+        for _ in range(2):
+            with pytest.raises(TunesmithError, match="below zero"):
+                subject.call("add", 20.0, 1)
 
 
 def test_each_end_of_the_process_is_told_once_and_the_next_call_has_a_new_one() -> None:
@@ -107,13 +111,6 @@ def test_each_end_of_the_process_is_told_once_and_the_next_call_has_a_new_one() 
                 subject.kill()
             assert gone(pid)
         assert subject.call("add", 20.0, 1)[0] == 1 and len(set(pids)) == 4
-
-
-def test_an_object_that_cannot_be_made_says_why() -> None:
-    with Isolated("run", Subject, -1) as subject:
-        for _ in range(2):
-            with pytest.raises(TunesmithError, match="below zero"):
-                subject.call("add", 20.0, 1)
 
 
 def test_sending_a_call_is_part_of_no_wait_without_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:

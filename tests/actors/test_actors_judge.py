@@ -299,15 +299,12 @@ def test_all_steps_are_done_once_and_the_first_wrong_one_in_the_plan_decides(run
     assert len(done) < 200, "nothing behind it was wanted"
 
 
-def test_large_workloads_are_one_process_alone() -> None:
+def test_large_workloads_are_one_process_alone_and_an_error_ends_all() -> None:
     steps = [pretended_step(nbytes=100 if place % 3 == 0 else 1, seconds=0.01) for place in range(30)]
     findings, done = run(steps, 3)
     assert len(findings.passed()) == 30
     assert {done[place] for place in range(0, 30, 3)} == {0}
     assert len(set(done.values())) > 1
-
-
-def test_an_error_ends_all_processes_at_once() -> None:
     runners: list[Any] = []
     slow, wrong = pretended_step(seconds=600.0), pretended_step(seconds=-1.0)
     with pytest.raises(TunesmithError, match="at fault"):
@@ -380,9 +377,6 @@ def test_the_time_in_which_checks_are_compiled_is_not_the_kernels() -> None:
         assert short_calls(types) == ["time_baseline"]
     examiner.starts += 1
     assert short_calls({"T": "float16"}) == []
-
-
-def test_a_plain_kernel_that_overruns_in_a_first_step_rules_out_larger_sizes() -> None:
     findings = Findings(KERNELS, 20.0)
 
     def call(method: str, seconds: float, *_: object) -> TimedOut | None:

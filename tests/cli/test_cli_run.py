@@ -73,7 +73,7 @@ def test_the_winner_runs_by_itself(finished_run: Any, tmp_path: Any) -> None:
         assert all(f"#define {name} {int(value)}\n" in text for name, value in config.items())
 
 
-def test_report_and_resume_show_the_run_again(finished_run: Any, here: Any) -> None:
+def test_report_and_resume_show_the_run_again_and_its_table(finished_run: Any, here: Any, tmp_path: Path) -> None:
     folder, before = finished_run.folder, finished_run.summary
     plain = here("report", folder)
     assert plain.returncode == 0 and before["sentence"] in plain.stdout
@@ -87,9 +87,6 @@ def test_report_and_resume_show_the_run_again(finished_run: Any, here: Any) -> N
     assert "the run had ended" in done.stderr and "starting workers" not in done.stderr
     after = json.loads(done.stdout)
     assert after["general"] == before["general"] and after["tuned"] == before["tuned"]
-
-
-def test_every_measurement_is_in_the_table(finished_run: Any, here: Any, tmp_path: Path) -> None:
     out = tmp_path / "measured.csv"
     done = here("report", finished_run.folder, "--csv", out)
     with out.open(newline="", encoding="utf-8") as file:
@@ -158,7 +155,7 @@ def other(run: Any, tmp_path: Path) -> Path:
     return changed(run, tmp_path / "other", device=device, held_out=held_out, settings=settings)
 
 
-def test_shapes_and_differences_stand_beside_each_other(run: Any, other: Path) -> None:
+def test_shapes_of_runs_stand_side_by_side_or_are_refused(run: Any, other: Path, tmp_path: Path, here: Any) -> None:
     found = compare_runs([run.folder, other])
     assert [shape["workload"] for shape in found["shapes"]] == ["16384", "5000"]
     assert [shape["held_out"] for shape in found["shapes"]] == [[False, False], [True, True]]
@@ -168,15 +165,21 @@ def test_shapes_and_differences_stand_beside_each_other(run: Any, other: Path) -
     assert found["differences"]["device"] == [run.summary["device"]["name"], "Another CPU"]
     assert found["differences"]["setting seed"] == ["7", "8"]
     assert found["same"]["backend"] == "opencl" and "reference" in found["same"]
-
-
-def test_a_shape_is_one_whatever_its_name_and_may_be_of_one_run_only(run: Any, tmp_path: Path) -> None:
     rows = [row | {"workload": "large"} for row in run.summary["tuned"]]
     alone = changed(run, tmp_path / "alone", held_out=[], tuned=rows)
     shapes = compare_runs([alone, run.folder])["shapes"]
     assert [shape["workload"] for shape in shapes] == ["large", "5000"]
     assert None not in shapes[0]["results"]
     assert shapes[1]["results"][0] is None and shapes[1]["held_out"] == [None, True]
+    foreign = changed(run, tmp_path / "foreign", task="softmax")
+    with pytest.raises(TunesmithError, match=r"different tasks \(.*run of scale_add, .*foreign of softmax\); name"):
+        compare_runs([run.folder, foreign])
+    with pytest.raises(TunesmithError, match="named twice"):
+        compare_runs([run.folder, run.folder / ".." / "run"])
+    with pytest.raises(JournalError, match="is not a run"):
+        compare_runs([run.folder, tmp_path])
+    one = here("compare", run.folder)
+    assert one.returncode == 2 and one.stderr.count("\n") == 1 and "give at least two" in one.stderr
 
 
 def test_other_data_types_are_other_shapes(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,18 +210,6 @@ def test_all_three_forms_are_printed(run: Any, other: Path, here: Any) -> None:
     data = json.loads(here("compare", run.folder, other, "--json").stdout)
     assert data["task"] == "scale_add" and data["differences"]["driver"][1] == "9.9"
     assert data["shapes"][1]["results"][1]["general"] is None
-
-
-def test_what_cannot_be_compared_is_refused(run: Any, tmp_path: Path, here: Any) -> None:
-    foreign = changed(run, tmp_path / "foreign", task="softmax")
-    with pytest.raises(TunesmithError, match=r"different tasks \(.*run of scale_add, .*foreign of softmax\); name"):
-        compare_runs([run.folder, foreign])
-    with pytest.raises(TunesmithError, match="named twice"):
-        compare_runs([run.folder, run.folder / ".." / "run"])
-    with pytest.raises(JournalError, match="is not a run"):
-        compare_runs([run.folder, tmp_path])
-    one = here("compare", run.folder)
-    assert one.returncode == 2 and one.stderr.count("\n") == 1 and "give at least two" in one.stderr
 
 
 def seen(ratio: float) -> Comparison:

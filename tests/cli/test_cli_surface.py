@@ -38,17 +38,6 @@ def test_help_imports_nothing_heavy(asked: list[str], heavy: set[str]) -> None:
     assert "tunesmith" in shown.lower() and rest == "\n", done.stdout
 
 
-def test_every_setting_is_an_option_with_its_description(here: Any) -> None:
-    from tunesmith.cli.options import NOT_OPTIONS
-    from tunesmith.graph.settings import Settings
-
-    shown = " ".join(here("tune", "-h").stdout.split())
-    for name, field in Settings.model_fields.items():
-        option = f"--{name.replace('_', '-')}"
-        assert (f" {option} " in shown) == (name not in NOT_OPTIONS), name
-        assert name in NOT_OPTIONS or str(field.description).removesuffix(".") in shown, name
-
-
 def test_a_file_of_settings_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
     from tunesmith.graph.settings import TunesmithError, read_settings
 
@@ -67,7 +56,7 @@ def test_the_shell_completes_commands_and_options(environment: dict[str, str]) -
     assert "--seed" in done.stdout.split(), done.stderr
 
 
-def test_help_devices_and_tasks_are_listed(here: Any, device: Any) -> None:
+def test_help_devices_tasks_settings_and_spaces_are_listed(here: Any, device: Any) -> None:
     shown = here("--help").stdout
     assert all(name in shown for name in COMMANDS)
     assert "..." not in shown.split("Commands:")[1], "what a command does is not cut"
@@ -76,9 +65,14 @@ def test_help_devices_and_tasks_are_listed(here: Any, device: Any) -> None:
     assert {"silu_and_mul", "fused_add_rmsnorm", "merge_attn_states", "gemm"} <= set(listed)
     assert all(entry["workloads"] and entry["backends"] for entry in listed.values())
     assert "c[m, n] = a[m, k] @ b[k, n]" in here("tasks").stdout, "brackets are no markup"
+    from tunesmith.cli.options import NOT_OPTIONS
+    from tunesmith.graph.settings import Settings
 
-
-def test_a_space_as_json_adds_up(here: Any) -> None:
+    shown = " ".join(here("tune", "-h").stdout.split())
+    for name, field in Settings.model_fields.items():
+        option = f"--{name.replace('_', '-')}"
+        assert (f" {option} " in shown) == (name not in NOT_OPTIONS), name
+        assert name in NOT_OPTIONS or str(field.description).removesuffix(".") in shown, name
     done = here("space", "gemm", "--target", "sm_80", "--json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)

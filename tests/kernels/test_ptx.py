@@ -79,9 +79,6 @@ def test_blocks_begin_at_labels_and_behind_branches() -> None:
     body = text[text.index("{", text.index("maxntid")) :]
     assert body.index(".reg .b32") < body.index("st.global")
     assert f"ret;st.global.u32 [{MARKS}" not in text.replace("\n", "").replace("\t", "")
-
-
-def test_what_is_no_ptx_is_said_to_be_none() -> None:
     without, cut = PTX.replace(".address_size 64", ""), PTX[: PTX.index("ret;")]
     for text in ("", ".version 8.0\n.address_size 64\n", without, cut):
         with pytest.raises(ValueError):
@@ -236,9 +233,6 @@ def test_what_no_launch_entered_is_told_by_lines() -> None:
     assert str(one) == "T=float16: 2 of 4 blocks, line 7"
     coverage.add(key, frozenset({2, 3}))
     assert coverage.unexecuted() == () and not coverage.wanted(key)
-
-
-def test_a_line_that_ran_for_another_class_of_sizes_ran() -> None:
     launch: Any = {"grid": ["1"], "block": ["1"]}
     fields = {"name": "k", "backend": "triton", "entry": "k", "source": "\n" * 9, "launch": launch}
     artifact: Any = None
@@ -265,14 +259,11 @@ extern "C" __global__ void k(const uint4* x, float2* y, unsigned* count) {
 """
 
 
-def test_instructions_are_counted_by_what_they_do(nvrtc: Any) -> None:
+def test_instructions_are_counted_by_what_they_do_and_their_width(nvrtc: Any) -> None:
     once = {"ld.global 16 B", "st.shared 4 B", "ld.shared 4 B", "st.global 8 B", "atom.global 4 B", "bar", "shfl"}
     once |= {"branch", "fma, float", "special function or division, float", "compare or select"}
     found = nvrtc.profile(Specialised("cuda", "k", SORTS)).sorts
     assert {name for name, count in found.items() if count == 1} >= once and found["cvt"] > 1
-
-
-def test_a_compiler_s_own_ptx_shows_the_width_of_accesses(nvrtc: Any) -> None:
     task = load_task("silu_and_mul")
     (template,) = task.sources("cuda").templates
     for vec, width in ((2, 4), (4, 8), (8, 16)):

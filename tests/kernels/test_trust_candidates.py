@@ -56,10 +56,16 @@ def parameters(backend: str, judges: set[str]) -> list[object]:
     ]
 
 
-def test_the_index_names_every_file_and_known_reasons() -> None:
+def test_the_index_names_every_file_and_each_reason_is_documented_and_a_candidate_s() -> None:
     files = {str(path.relative_to(FOLDER)) for path in FOLDER.glob("*/*.c[ul]") if path.parent.name in ("bad", "good")}
     assert files == {one.file for one in FILES if (FOLDER / one.file).exists()}
     assert all(reason in REASONS for one in ALL for reason in one.reasons)
+    text = (FOLDER.parent.parent / "docs" / "trust.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)) == set(REASONS)
+    # A source of more than 1 MiB, a configuration, a kernel that cannot end or be that fast: tests of the judge.
+    elsewhere = {"source_too_large", "infeasible", "implausible"}
+    named = {reason for one in ALL for reason in one.reasons if len(one.reasons) < 5}
+    assert set(REASONS) - named <= elsewhere
 
 
 @pytest.mark.parametrize("backend", ["opencl", "cuda"])
@@ -108,15 +114,7 @@ def test_verdicts_on_a_gpu(fixture: Fixture) -> None:
     assert fixture.agrees(verdict), f"{verdict.reason}: {verdict.detail}"
 
 
-def test_constants_that_the_compiler_folded_are_no_state() -> None:
-    ptx = ".global .align 4 .u32 FOLDED = 4;\n.global .align 4 .u32 state;\nld.global.u32 %r1, [state];"
-    assert used_variables(("FOLDED", "state", "$__renamed$1"), ptx, "") == ("state", "$__renamed$1")
-    for code in (b"", b"\x7fELF" + bytes(60), b"text" * 40):
-        with pytest.raises(ValueError):
-            global_variables(code)
-
-
-def test_the_tables_of_the_compilers_sine_are_no_state_and_variables_in_constant_memory_are_found(nvrtc: Any) -> None:
+def test_what_is_state_of_a_kernel(nvrtc: Any) -> None:
     """Unless the source might have variables of their names."""
     joined, macro = "NAME(__cuda, rt_i2opi_d)", "#define NAME(a, b) a##b\n"
     for before, body, state in (
@@ -131,15 +129,11 @@ def test_the_tables_of_the_compilers_sine_are_no_state_and_variables_in_constant
     kernel = 'extern "C" __global__ void k(float* x, int i) { x[i] = table[i] + other[i]; }'
     artifact = nvrtc.compile(Specialised("cuda", "k", text + kernel))
     assert isinstance(artifact, Artifact) and set(constant_variables(artifact.code)) == {"table", "other"}
-
-
-def test_each_reason_is_documented_and_that_of_a_candidate() -> None:
-    text = (FOLDER.parent.parent / "docs" / "trust.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)) == set(REASONS)
-    # A source of more than 1 MiB, a configuration, a kernel that cannot end or be that fast: tests of the judge.
-    elsewhere = {"source_too_large", "infeasible", "implausible"}
-    named = {reason for one in ALL for reason in one.reasons if len(one.reasons) < 5}
-    assert set(REASONS) - named <= elsewhere
+    ptx = ".global .align 4 .u32 FOLDED = 4;\n.global .align 4 .u32 state;\nld.global.u32 %r1, [state];"
+    assert used_variables(("FOLDED", "state", "$__renamed$1"), ptx, "") == ("state", "$__renamed$1")
+    for code in (b"", b"\x7fELF" + bytes(60), b"text" * 40):
+        with pytest.raises(ValueError):
+            global_variables(code)
 
 
 SCALE_ADD = Path(__file__).resolve().parents[1] / "data" / "scale_add" / "task.toml"

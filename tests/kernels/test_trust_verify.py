@@ -133,6 +133,9 @@ def test_each_array_has_contents_of_its_own_beside_plain_ones() -> None:
     # In one order, or other steps would be chosen in another process, where a set has another.
     pairs = [pair for one in steps for pair in one.pairs if kinds.issuperset(pair)]
     assert pairs and all(first < second for first, second in pairs)
+    task = load_task(str(TASKS / "candidates" / "tasks" / "row_sum"))
+    assert kinds_of(task) == WHOLE
+    assert {one.contents.kind for one in plan(task, GPU, seed=0) if one.derived} == set(WHOLE)
 
 
 def test_all_declared_combinations_of_types_are_drawn_and_scalars_a_task_lists() -> None:
@@ -194,7 +197,7 @@ def test_a_source_of_any_depth_is_read_and_parameters_are_macros_of_what_it_spea
     assert numbers[0] == 448 and set(numbers) >= {64, 7}
 
 
-def test_made_up_workloads_are_judged_beside_the_baseline() -> None:
+def test_what_made_up_workloads_may_lose() -> None:
     task = load_task("softmax")
     for times, is_derived, error, allowed in (
         (1, False, 0.95, 1.0),
@@ -208,9 +211,6 @@ def test_made_up_workloads_are_judged_beside_the_baseline() -> None:
         (found,) = allowed_errors(task, step, ({"out": Deviation(error, 0.1)},), growth(task, step.workload))
         assert found == {"out": pytest.approx(allowed)}, "sums longer than the task's own lose more"
         assert Passed("3x7 (drawn), task", {}, {}, True, is_derived).own != is_derived
-
-
-def test_equal_terms_may_round_the_same_way_and_infinities_be_lost_beside_extreme_contents() -> None:
     task = load_task("softmax")
     workload = task.workloads[0].model_copy(update={"sizes": {"n": 1, "d": 5000}, "types": {"T": "float32"}})
     found = [
@@ -222,9 +222,6 @@ def test_equal_terms_may_round_the_same_way_and_infinities_be_lost_beside_extrem
     arrays = (("a", "infinities"), ("b", "outliers"))
     lost = [Contents(arrays=one).may_lose_infinities for one in (arrays, arrays[:1], arrays[1:])]
     assert lost == [True, False, False]
-
-
-def test_a_long_sum_may_lose_more_where_tensor_cores_multiply_its_terms() -> None:
     workload = load_task("softmax").workloads[0].model_copy(update={"sizes": {"n": 1, "d": 16384}})
     short = workload.model_copy(update={"sizes": {"n": 1, "d": 64}})
     assert rounding_factor(["float32", "float16"], workload, "gpu") == 512
@@ -261,9 +258,6 @@ def test_doubles_and_integers_have_all_their_bits() -> None:
     assert draw("task", Fill(kind="normal", scale=1e30), (1000,), "int64", rng()).max() > 1 << 62
     first, second = (set(draw("constant", Fill(), (5,), "float32", rng(), variant)) for variant in (0, 1))
     assert first != second
-
-
-def test_what_is_repeated_has_no_period_and_edge_values_share_most_elements_equally() -> None:
     long = spread(np, np.arange(1000), 10_500, rng())
     assert long.size == 10_500 and (np.bincount(long[:10_000]) == 10).all()
     for length in (1000, 999, 500, 2000):
@@ -309,12 +303,6 @@ def test_integers_of_which_nothing_is_declared_are_of_all_sizes_that_float64_has
     assert dtype == "bool" or 1 < max(abs(one) for one in large) <= 2 ** (DTYPES[dtype].size * 5)
     assert ordered == [one for at in range(0, 2000, 50) for one in sorted(ordered[at : at + 50])]
     assert set(drawn("zeros")) == {0} and len(set(drawn("constant"))) == 1
-
-
-def test_a_task_of_integers_has_kinds_of_contents() -> None:
-    task = load_task(str(TASKS / "candidates" / "tasks" / "row_sum"))
-    assert kinds_of(task) == WHOLE
-    assert {one.contents.kind for one in plan(task, GPU, seed=0) if one.derived} == set(WHOLE)
 
 
 def test_less_accurate_is_judged_by_the_baseline_above_a_share_that_grows_with_sums() -> None:
@@ -514,13 +502,6 @@ def test_every_kind_of_contents_and_every_change_keeps_to_the_fill(name: str) ->
     )
 
 
-def test_offsets_come_with_empty_rows_equal_rows_and_one_that_has_all() -> None:
-    found = {kind: draw_variants(np, SPMV, SPMV.workloads[1], Contents(kind), 1)[0] for kind in KINDS}
-    steps = {kind: np.diff(arrays["starts"]) for kind, arrays in found.items()}
-    assert set(steps["constant"]) == {9} and steps["heavy_tails"].max() == steps["zeros"][-1] == 900
-    assert steps["sorted"][0] < 2 and steps["sorted"][-1] > 15 and len(set(steps["task"])) > 9
-
-
 @settings(max_examples=200, database=None)
 @given(
     st.dictionaries(st.sampled_from(["kind", "low", "high", "mean"]), st.sampled_from([*ORDERS, 0, -2.5, "n", None]))
@@ -547,6 +528,10 @@ def test_made_up_sizes_keep_to_fills_and_cost_no_more_than_the_task_s_own() -> N
     smaller = strict.workloads[0].model_copy(update={"sizes": {"V": 5, "n": 3, "d": 2}, "name": "5x3x2 (made smaller)"})
     with pytest.raises(TaskError, match=r"\(made smaller\) \(sizes that Tunesmith chose.*AssertionError"):
         examine_reference(strict, smaller, 0, twice=False)
+    found = {kind: draw_variants(np, SPMV, SPMV.workloads[1], Contents(kind), 1)[0] for kind in KINDS}
+    steps = {kind: np.diff(arrays["starts"]) for kind, arrays in found.items()}
+    assert set(steps["constant"]) == {9} and steps["heavy_tails"].max() == steps["zeros"][-1] == 900
+    assert steps["sorted"][0] < 2 and steps["sorted"][-1] > 15 and len(set(steps["task"])) > 9
 
 
 @pytest.mark.usefixtures("without_sanitizer")

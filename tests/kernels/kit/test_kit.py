@@ -49,7 +49,7 @@ def test_a_header_stands_alone(name: str, nvrtc: Any) -> None:
     assert own.splitlines()[1:] == template.source.splitlines()[1:]
 
 
-def test_examples_of_the_page_compile(nvrtc: Any) -> None:
+def test_examples_of_the_page_compile_and_other_headers_are_refused(nvrtc: Any) -> None:
     page = (Path(__file__).parents[3] / "docs" / "kit.md").read_text(encoding="utf-8")
     config = {"BLOCK": 128, "VEC": 4, "ITEMS": 2}
     examples = re.findall(r"```cuda\n(.*?)```", page, re.DOTALL)
@@ -61,9 +61,6 @@ def test_examples_of_the_page_compile(nvrtc: Any) -> None:
         made = Template.model_validate({**fields, "source": code, "parameters": parameters})
         compiled = nvrtc.compile(specialise(made, config, {"T": "float16"}))
         assert isinstance(compiled, Artifact), compiled
-
-
-def test_a_header_that_the_kit_has_not_is_refused() -> None:
     assert refuse_text('#include "kit/rows.cuh"', "cuda") is None
     assert refuse_text('#include "kit/rows.cuh"', "opencl") is not None
     refused = refuse_text("#include <kit/loops.cuh>", "cuda")

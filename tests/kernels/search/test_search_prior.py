@@ -49,9 +49,6 @@ def test_parameters_of_the_source_alone_are_left_out_and_missing_ones_say_nothin
     without_c = Prior([({"A": 1, "B": 1}, Observation(1.0))])
     assert without_c.best(SPACE, 4) == []
     assert make_strategy("surrogate", SPACE, seed=0, prior=without_c).ask() is not None
-
-
-def test_failures_of_the_source_are_not_asked_first_and_alone_are_refused() -> None:
     failed = SPACE.config(5), Observation(None, failure="launch_failed")
     assert Prior([failed, (SPACE.config(9), Observation(3.0))]).best(SPACE, 4) == [9]
     with pytest.raises(TunesmithError, match="Nothing can be learned from the old run"):

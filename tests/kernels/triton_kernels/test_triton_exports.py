@@ -167,9 +167,6 @@ def test_best_holds_sources_and_tables_and_nothing_of_cuda(run: Path) -> None:
     assert content["4096"] == content["65536"] == LARGE and content["1000"] == GENERAL
     assert content["64"] == {"BLOCK": 64, "num_warps": 4}, "nothing is faster than the author's numbers there"
     assert list(content) == ["64", "1000", "4096", "65536"], "the nearest batch is looked for in order"
-
-
-def test_the_lines_to_paste_are_lines_of_a_list(run: Path) -> None:
     text = (run / "best" / "configs.txt").read_text()
     found = eval(f"[{text}\n]", {"triton": triton})
     assert [(one.kwargs, one.num_warps) for one in found] == [
@@ -178,6 +175,10 @@ def test_the_lines_to_paste_are_lines_of_a_list(run: Path) -> None:
         ({"BLOCK": 64}, 4),
     ]
     assert "n4096, n65536" in text
+    with pytest.raises(TunesmithError, match="was tuned with triton"):
+        export_run(run, "torch")
+    with pytest.raises(TunesmithError, match="no file"):
+        export_run(run, "triton-cache")
 
 
 def test_tuned_py_chooses_by_shape_and_by_the_rule_and_never_times(run: Path) -> None:
@@ -201,9 +202,6 @@ print(json.dumps(cases))
     rule = json.loads((run / "best" / "dispatch.json").read_text())["rule"]
     assert "test" in rule and drawn[3] == large, "a shape that nobody measured gets what the rule says"
     assert ask(run, program, arch=80) == [first] * 7, "a table is for one architecture"
-
-
-def test_a_kernel_without_a_list_keeps_the_numbers_of_its_call(run: Path) -> None:
     shutil.copyfile(run / "best" / "tuned.py", run / "tuned.py")
     (run / "plain.py").write_text(HEAD + "from tuned import tuned\n\n\n@tuned()\n@triton.jit\n" + BODY)
     program = """
@@ -288,14 +286,19 @@ def test_shapes_that_share_a_tuning_key_take_the_general_configuration(run: Path
     assert "n4096, n1000, n65536" in (cache / "notes.txt").read_text()
 
 
-def test_a_triton_run_has_no_packages_of_cuda(run: Path) -> None:
-    with pytest.raises(TunesmithError, match="was tuned with triton"):
-        export_run(run, "torch")
-    with pytest.raises(TunesmithError, match="no file"):
-        export_run(run, "triton-cache")
-
-
-def test_a_device_has_a_file_for_each_combination_of_the_other_sizes() -> None:
+def test_tables_kernels_and_device_files_are_read_as_tasks_are() -> None:
+    names = {dtype: dtype for dtype in DTYPES}
+    for text in ("ceil_div(n, 3) * round_up(n, 16) + log2(8)", "is_pow2(n + 28)", "abs(min(n, 3)) + floor(n / 8)"):
+        assert eval(text, vars(tuned), {"n": 100}) == parse(text).evaluate({"n": 100})
+    assert {dtype: tuned.sizeof(dtype) for dtype in DTYPES} == {dtype: kind.size for dtype, kind in DTYPES.items()}
+    assert parse("sizeof(float16)").evaluate(names) == tuned.sizeof("float16")
+    assert fixed_values("FIXED = {'A': 1, 'T': tl.float16, 'p': None}") == {"A": 1, "p": None}
+    other = BODY.replace('"""Of n elements."""', "# Of n elements.\n    pass")
+    commented = BODY.replace("    at =", "\n    # where\n    at =", 1)
+    assert (
+        kernel_body(BODY, "scale") == kernel_body("@triton.jit\n" + commented, "scale") != kernel_body(other, "scale")
+    )
+    assert config_line({"num_stages": 3, "A": True}) == "triton.Config({'A': True}, num_stages=3)"
     rows = [
         {"folder": "general", "sizes": {"M": m, "N": n, "E": 8}, "types": {"T": dtype}}
         for m in (16, 1)
@@ -309,21 +312,3 @@ def test_a_device_has_a_file_for_each_combination_of_the_other_sizes() -> None:
         "1": {"BLOCK_SIZE_M": 16, "num_stages": 4},
         "16": {"BLOCK_SIZE_M": 16, "num_stages": 4},
     }
-
-
-def test_a_table_reads_expressions_as_tasks_do() -> None:
-    names = {dtype: dtype for dtype in DTYPES}
-    for text in ("ceil_div(n, 3) * round_up(n, 16) + log2(8)", "is_pow2(n + 28)", "abs(min(n, 3)) + floor(n / 8)"):
-        assert eval(text, vars(tuned), {"n": 100}) == parse(text).evaluate({"n": 100})
-    assert {dtype: tuned.sizeof(dtype) for dtype in DTYPES} == {dtype: kind.size for dtype, kind in DTYPES.items()}
-    assert parse("sizeof(float16)").evaluate(names) == tuned.sizeof("float16")
-
-
-def test_a_kernel_is_told_by_its_statements() -> None:
-    assert fixed_values("FIXED = {'A': 1, 'T': tl.float16, 'p': None}") == {"A": 1, "p": None}
-    other = BODY.replace('"""Of n elements."""', "# Of n elements.\n    pass")
-    commented = BODY.replace("    at =", "\n    # where\n    at =", 1)
-    assert (
-        kernel_body(BODY, "scale") == kernel_body("@triton.jit\n" + commented, "scale") != kernel_body(other, "scale")
-    )
-    assert config_line({"num_stages": 3, "A": True}) == "triton.Config({'A': True}, num_stages=3)"
