@@ -323,7 +323,14 @@ def test_several_processes_give_the_verdict_of_one(device: Any) -> None:
     assert [step.step for step in one.steps] == [step.step for step in several.steps]
 
 
-def test_the_device_is_free_while_all_that_are_left_wait() -> None:
+def test_who_waits_or_begins_uses_up_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else every slow step, whose process is killed, would be a first one again, and nothing would end the verdict."""
+    own = [pretended_step(seconds=0.3), pretended_step(seconds=0.05, derived=True)]
+    assert not run(own, 1, 0.25)[0].is_spent
+    assert run([pretended_step(seconds=0.3, derived=True)], 1, 0.25)[0].is_spent
+    for after in (False, True):
+        monkeypatch.setattr(PretendedRunner, "is_cold", lambda runner, _, after=after: after if runner.done else True)
+        assert run([pretended_step(seconds=0.3, derived=True)], 1, 0.25)[0].is_spent == after
     lock: Any = mock.Mock()
     device = HeldDevice(lock, print)
     device.take()
@@ -333,16 +340,6 @@ def test_the_device_is_free_while_all_that_are_left_wait() -> None:
     assert not lock.release.called, "this thread uses it"
     device.leave()
     assert lock.release.called
-
-
-def test_own_workloads_and_a_first_step_that_does_not_fail_use_up_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else every slow step, whose process is killed, would be a first one again, and nothing would end the verdict."""
-    own = [pretended_step(seconds=0.3), pretended_step(seconds=0.05, derived=True)]
-    assert not run(own, 1, 0.25)[0].is_spent
-    assert run([pretended_step(seconds=0.3, derived=True)], 1, 0.25)[0].is_spent
-    for after in (False, True):
-        monkeypatch.setattr(PretendedRunner, "is_cold", lambda runner, _, after=after: after if runner.done else True)
-        assert run([pretended_step(seconds=0.3, derived=True)], 1, 0.25)[0].is_spent == after
 
 
 def made_up(size: int) -> Step:

@@ -51,7 +51,7 @@ def test_json_and_nothing_else_is_on_standard_output_and_progress_on_standard_er
     assert {"tunesmith", "ray", "langgraph", "numpy"} <= summary["versions"].keys()
 
 
-def test_the_winner_runs_by_itself(finished_run: Any, tmp_path: Any) -> None:
+def test_the_winner_runs_by_itself_and_says_which_kernel_serves_a_shape(finished_run: Any, tmp_path: Any) -> None:
     best = finished_run.folder / "best"
     dispatch = json.loads((best / "dispatch.json").read_text())
     # Which of them is used depends on what the measurements showed, and nothing that lost is.
@@ -71,6 +71,16 @@ def test_the_winner_runs_by_itself(finished_run: Any, tmp_path: Any) -> None:
     for source in (best / "general").glob("kernel*.cl"):
         text = source.read_text()
         assert all(f"#define {name} {int(value)}\n" in text for name, value in config.items())
+    for arguments, wanted in (
+        (["n=5000"], ""),
+        ([], "not nothing, as in: python dispatch.py n=16\n"),
+        *(([given], f"not {given}, as in") for given in ("n=-5", "n=abc", "m=5000")),
+        (["n=5000", "T=float16"], "Give n, with sizes as whole numbers of at least 1, not n=5000 T=float16"),
+    ):
+        command = [sys.executable, str(finished_run.folder / "best" / "dispatch.py"), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.returncode == (1 if wanted else 0) and wanted in done.stderr
+        assert wanted or done.stdout.split(":")[0] in ("baseline", "general")
 
 
 def test_report_and_resume_show_the_run_again_and_its_table(finished_run: Any, here: Any, tmp_path: Path) -> None:
@@ -110,19 +120,6 @@ def test_bench_gives_one_comparison_with_intervals(command: Any, device: Any) ->
     (row,) = found["workloads"]
     assert row["cold"]["low"] <= row["cold"]["ratio"] <= row["cold"]["high"]
     assert found["launch_floor_seconds"] > 0 and found["artifacts"]["candidate"] and found["artifacts"]["baseline"]
-
-
-def test_best_says_which_kernel_serves_a_shape(finished_run: Any) -> None:
-    for arguments, wanted in (
-        (["n=5000"], ""),
-        ([], "not nothing, as in: python dispatch.py n=16\n"),
-        *(([given], f"not {given}, as in") for given in ("n=-5", "n=abc", "m=5000")),
-        (["n=5000", "T=float16"], "Give n, with sizes as whole numbers of at least 1, not n=5000 T=float16"),
-    ):
-        command = [sys.executable, str(finished_run.folder / "best" / "dispatch.py"), *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-        assert done.returncode == (1 if wanted else 0) and wanted in done.stderr
-        assert wanted or done.stdout.split(":")[0] in ("baseline", "general")
 
 
 @pytest.mark.slow

@@ -49,11 +49,21 @@ def test_a_file_of_settings_may_begin_with_a_byte_order_mark(tmp_path: Path) -> 
         read_settings(path)
 
 
-def test_the_shell_completes_commands_and_options(environment: dict[str, str]) -> None:
+def test_the_shell_completes_options_and_a_reader_that_goes_away_ends_nothing(environment: dict[str, str]) -> None:
     asked = {"_TUNESMITH_COMPLETE": "complete_bash", "COMP_WORDS": "tunesmith tune --see", "COMP_CWORD": "2"}
     run = [sys.executable, "-m", "tunesmith.cli.main"]
     done = subprocess.run(run, capture_output=True, text=True, timeout=60, env=environment | asked)
     assert "--seed" in done.stdout.split(), done.stderr
+    program = (
+        "from tunesmith.cli.live import view\nfrom tunesmith.graph.progress import Progress\n"
+        "with view() as show:\n    for number in range(3): show(Progress('plan', f'line {number}'))\n"
+        "print('the result')"
+    )
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "wb") as gone:
+        done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=gone, text=True)
+    assert (done.returncode, done.stdout) == (0, "the result\n")
 
 
 def test_help_devices_tasks_settings_and_spaces_are_listed(here: Any, device: Any) -> None:
@@ -125,19 +135,6 @@ def test_nothing_is_cut_at_any_width(width: int, monkeypatch: pytest.MonkeyPatch
     assert ("──" in text) == (width >= 53)
     assert "[n,d]=silu(input[:,:d])" in re.sub(r"\s", "", text)
     assert "a task [/] on [a device" in " ".join(text.split())
-
-
-def test_a_reader_of_progress_that_goes_away_ends_nothing() -> None:
-    program = (
-        "from tunesmith.cli.live import view\nfrom tunesmith.graph.progress import Progress\n"
-        "with view() as show:\n    for number in range(3): show(Progress('plan', f'line {number}'))\n"
-        "print('the result')"
-    )
-    read, write = os.pipe()
-    os.close(read)
-    with os.fdopen(write, "wb") as gone:
-        done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=gone, text=True)
-    assert (done.returncode, done.stdout) == (0, "the result\n")
 
 
 def test_kernels_without_parameters_and_free_replays_are_told(finished_run: Any, here: Any, tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ class TestReviewer:
         with pytest.raises(TunesmithError, match="has no `name`"):
             register(type("Nameless", (), {}))
 
-    def test_a_role_cannot_send_the_state_anywhere(self, tmp_path: Path) -> None:
+    def test_a_role_cannot_send_the_state_anywhere_nor_for_ever(self, tmp_path: Path) -> None:
         registered("back", lambda state, context: Command(goto=goto, update={"objections": ["another one"]}))
         searched = "role back sends round 1 back to template when it was searched already"
         for goto, after, sentence in (
@@ -182,7 +182,6 @@ class TestReviewer:
             with pytest.raises(TunesmithError, match=sentence):
                 run(tmp_path / f"{goto}-{after}", None, task=LIBRARY, rounds=2, roles={"back": {"after": after}})
 
-    def test_a_role_that_always_wants_another_plan_ends_with_the_rounds(self, tmp_path: Path) -> None:
         def script(call: ModelCall) -> Any:
             return {"plan": plan(), "template": template(), "explain": explain()}[call.role]
 
@@ -211,11 +210,19 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Task:
     return load_task(str(folder))
 
 
-def test_the_first_task_is_right(first: Task, device: Any) -> None:
+def test_the_tasks_of_the_page_are_right(first: Task, device: Any, task: Task) -> None:
     sources, compiler = first.sources("opencl"), open_compiler(device.limits, device.index)
     assert len(feasible(sources.templates[0], first.workloads, device.limits)) == 10
     for one, config in ((sources.baseline.template, {}), (sources.templates[0], {"GROUP": 16, "COLUMNS": 4})):
         assert isinstance(compiler.compile(specialise(one, config, {})), Artifact)
+    pytest.importorskip("cuda.bindings.nvrtc")
+    compiler, sources = open_compiler(resolve_target("h200")), task.sources("cuda")
+    for one, config in ((sources.baseline.template, {}), (sources.templates[0], {"BLOCK": 128, "VEC": 4})):
+        for dtype in task.types["T"]:
+            found = compiler.compile(specialise(one, config, {"T": dtype}))
+            assert isinstance(found, Artifact), found
+    template, limits = task.sources("opencl").templates[0], resolve_target("h200")
+    assert [len(feasible(template, [one], limits)) for one in task.workloads] == [15, 10]
 
 
 @pytest.mark.slow
@@ -234,17 +241,6 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
     template = (folder / "template.cuda.toml").read_text()
     (folder / "template.opencl.toml").write_text(template.replace("template.cu", "template.cl"))
     return load_task(str(folder))
-
-
-def test_its_cuda_sources_compile_and_its_constraint_holds_for_each_workload_by_itself(task: Task) -> None:
-    pytest.importorskip("cuda.bindings.nvrtc")
-    compiler, sources = open_compiler(resolve_target("h200")), task.sources("cuda")
-    for one, config in ((sources.baseline.template, {}), (sources.templates[0], {"BLOCK": 128, "VEC": 4})):
-        for dtype in task.types["T"]:
-            found = compiler.compile(specialise(one, config, {"T": dtype}))
-            assert isinstance(found, Artifact), found
-    template, limits = task.sources("opencl").templates[0], resolve_target("h200")
-    assert [len(feasible(template, [one], limits)) for one in task.workloads] == [15, 10]
 
 
 def test_an_export_tells_shapes_and_the_page_runs_it(task: Task, device: Any, tmp_path: Path, monkeypatch: Any) -> None:

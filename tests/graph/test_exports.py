@@ -107,19 +107,6 @@ def test_the_runtime_chooses_what_tunesmith_would_launch(package: Package, shape
     assert {name: kind.array.name for name, kind in DTYPES.items() if kind.array.name != name} == STORAGE_TYPES
 
 
-def test_a_kernel_whose_launch_names_a_data_type_is_exported(package: Package, tmp_path: Path) -> None:
-    folder = shutil.copytree(package.folder, tmp_path / "run")
-    file = folder / "best" / "general" / "launch.json"
-    before, sums = file.read_bytes(), folder / "best" / "SHA256SUMS"
-    about = json.loads(before)
-    file.write_text(json.dumps(about | {"requires": ["sizeof(float32) * d <= 20000", *about["requires"]]}))
-    digests = [hashlib.sha256(text).hexdigest() for text in (before, file.read_bytes())]
-    sums.write_text(sums.read_text().replace(*digests))
-    text = (export_run(folder, "header") / "silu_and_mul.hpp").read_text()
-    assert re.search(r"4LL \* d\W+20000LL", text)
-    assert Kernels(folder / "best").choose(("float16",), (32, 5120)).folder == "baseline"
-
-
 def test_the_machine_code_is_loaded_if_whole_and_compiled_for_another_gpu(package: Package, tmp_path: Path) -> None:
     pytest.importorskip("cuda.bindings", reason="NVRTC and CUDA's headers come with the extra nvrtc")
     shutil.copytree(package.best, tmp_path / "best")
@@ -133,9 +120,6 @@ def test_the_machine_code_is_loaded_if_whole_and_compiled_for_another_gpu(packag
     file.write_bytes(b"\x7fELF")
     with pytest.raises(KernelError, match="is not the file that was exported"):
         kernels.machine_code("general", types, "sm_90")
-
-
-def test_a_buffer_that_is_too_small_is_refused(package: Package) -> None:
     pytest.importorskip("pyopencl")
     buffers = {"input": SimpleNamespace(size=4), "out": SimpleNamespace(size=1 << 30)}
     words = r"silu_and_mul: input has 4 bytes, but the shape \(32, 10240\) of float16 takes 655360"
@@ -277,6 +261,16 @@ def test_an_export_says_where_the_kernels_come_from(package: Package, tmp_path: 
     assert metadata["id"].isidentifier() and f'register("{metadata["id"]}"' in (variant / "__init__.py").read_text()
     files = {str(path.relative_to(variant)) for path in variant.rglob("*") if path.is_file()}
     assert set(metadata["digest"]["files"]) == files - {"metadata.json"}
+    folder = shutil.copytree(package.folder, tmp_path / "run")
+    file = folder / "best" / "general" / "launch.json"
+    before, sums = file.read_bytes(), folder / "best" / "SHA256SUMS"
+    about = json.loads(before)
+    file.write_text(json.dumps(about | {"requires": ["sizeof(float32) * d <= 20000", *about["requires"]]}))
+    digests = [hashlib.sha256(text).hexdigest() for text in (before, file.read_bytes())]
+    sums.write_text(sums.read_text().replace(*digests))
+    text = (export_run(folder, "header") / "silu_and_mul.hpp").read_text()
+    assert re.search(r"4LL \* d\W+20000LL", text)
+    assert Kernels(folder / "best").choose(("float16",), (32, 5120)).folder == "baseline"
 
 
 def test_mistakes_and_winners_edited_by_hand_are_a_sentence(package: Package, tmp_path: Path, here: Any) -> None:

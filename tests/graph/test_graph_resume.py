@@ -248,18 +248,6 @@ def test_the_file_of_another_program_stays(tmp_path: Path) -> None:
         assert new_run_dir(given, tmp_path) == tmp_path / "some-folder-001"
 
 
-def test_an_ended_run_measures_more(ended: Path) -> None:
-    before, first = keys(ended), resume(ended).summary
-    summary = resume(ended, more=4).summary
-    assert keys(ended)[:3] == before and len(set(keys(ended))) == len(keys(ended)) == 7
-    assert summary.evaluations == summary.settings["evaluations"] == 7 and summary.ended_by == "rounds"
-    # Against other noise and contents: as good as before, within what comparisons tell.
-    assert first.ratio is not None and summary.ratio is not None and summary.ratio <= 1.05 * first.ratio
-    assert len(rows(ended, "verdict")) == 2
-    again = resume(ended, more=2, rounds=2).summary
-    assert again.evaluations == 9 and [plan["round"] for plan in again["plans"]] == [1, 2, 3, 4]
-
-
 @pytest.mark.parametrize("count", range(1, 14))
 def test_ended_after_any_entry_the_extension_goes_on_to_its_end(ended: Path, monkeypatch: Any, count: int) -> None:
     with monkeypatch.context() as patch:
@@ -294,7 +282,7 @@ def test_a_run_that_ended_by_time_gets_more_of_it(tmp_path: Path, monkeypatch: p
     assert result.summary["settings"]["time_limit"] > 1000.0
 
 
-def test_nonsense_is_refused_and_changes_nothing(ended: Path) -> None:
+def test_an_ended_run_measures_more_unless_it_is_nonsense(ended: Path) -> None:
     count = len(rows(ended))
     for options, sentence in (
         ({"rounds": 1}, r"measured all that it may; say with --more"),
@@ -308,6 +296,15 @@ def test_nonsense_is_refused_and_changes_nothing(ended: Path) -> None:
         with pytest.raises(TunesmithError, match=sentence):
             resume(ended, **options)
         assert len(rows(ended)) == count
+    before, first = keys(ended), resume(ended).summary
+    summary = resume(ended, more=4).summary
+    assert keys(ended)[:3] == before and len(set(keys(ended))) == len(keys(ended)) == 7
+    assert summary.evaluations == summary.settings["evaluations"] == 7 and summary.ended_by == "rounds"
+    # Against other noise and contents: as good as before, within what comparisons tell.
+    assert first.ratio is not None and summary.ratio is not None and summary.ratio <= 1.05 * first.ratio
+    assert len(rows(ended, "verdict")) == 2
+    again = resume(ended, more=2, rounds=2).summary
+    assert again.evaluations == 9 and [plan["round"] for plan in again["plans"]] == [1, 2, 3, 4]
 
 
 def test_edited_files_are_told_before_a_run_goes_on_without_them(tmp_path: Path) -> None:

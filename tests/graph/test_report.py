@@ -119,7 +119,7 @@ def test_throttling_is_told(found: Found, monkeypatch: pytest.MonkeyPatch) -> No
     assert "throttled (sw_power_cap)" in render_report(log, summary)
 
 
-def test_bars_show_every_kernel_and_which_is_used(found: Found) -> None:
+def test_bars_show_every_kernel_and_a_page_without_a_result_has_none(found: Found) -> None:
     _, summary, _ = found
     (row,) = summary.tuned
     other = row.best.model_copy(update={"config": {**row.best.config, "GROUP": 1}, "ratio": row.best.ratio * 0.9})
@@ -139,9 +139,6 @@ def test_bars_show_every_kernel_and_which_is_used(found: Found) -> None:
         assert [bar["kind"] for bar in mine if not bar["idle"]] == [used, "opponent"]
         assert mine[-1]["name"] == "library (tuned by hand)" and mine[-1]["bar"][1] == axis.place(1 / 0.45)
         assert mine[-1]["whisker"][0] < mine[-1]["bar"][1] < mine[-1]["whisker"][1]
-
-
-def test_a_run_without_a_result_has_a_page_too(found: Found) -> None:
     log, summary, _ = found
     nothing = {"general": None, "ratio": None, "tuned": (), "held_out": (), "dispatch": (), "examined": ()}
     poor = summary.model_copy(update=nothing | {"sentence": "no valid configuration was found."})

@@ -376,7 +376,7 @@ def failure(parent: str, kind: Any, answers: int) -> BranchAbandoned:
     return BranchAbandoned(round=2, branch=0, made_by=kind, answers=answers, **about)
 
 
-def test_the_kinds_that_the_tree_allows_take_turns_and_others_are_named() -> None:
+def test_what_is_known_of_a_tree_and_the_kinds_that_it_allows() -> None:
     first = node("first", "template", 1, 0.2)
     whole = node("whole", "rewrite", 1, 0.21)
     assert [one.kind for one in options_of(Tree(()))] == ["template", "rewrite"]
@@ -407,18 +407,6 @@ def test_the_kinds_that_the_tree_allows_take_turns_and_others_are_named() -> Non
     assert all(part in problem for part, problem in zip(expected, problems, strict=True))
     right = [Branch(parent=whole.id, kind="expose"), Branch(parent=tuned.id, kind="extend")]
     assert branch_problems(right, tree) == []
-
-
-def searched(sizes: dict[str, tuple[Any, ...]], best: dict[str, Any], *others: tuple[float, dict[str, Any]]) -> Node:
-    known = node("a", "template", 1, 0.5)
-    parameters = tuple(Parameter(name=name, values=values) for name, values in sizes.items())
-    made = known.template.model_copy(update={"parameters": parameters, "constraints": ()})
-    ranked = [(0.5, best), *others]
-    values = tuple((at, Evaluation(made.id, one, {})) for at, one in ranked)
-    return known.model_copy(update={"template": made, "ranked": values})
-
-
-def test_edges_and_the_cost_of_one_configuration_are_known() -> None:
     values: dict[str, tuple[Any, ...]] = {
         "ROWS": (1, 2, 4),
         "WIDTH": (2, 4, 8),
@@ -440,3 +428,12 @@ def test_edges_and_the_cost_of_one_configuration_are_known() -> None:
     values = tuple((float(at), one) for at, one in ranked)
     found = known.model_copy(update={"ranked": values}).faster_by_workload
     assert found == {"s": (pytest.approx(0.8), {"ROWS": 4})}, "a percent is not worth a line"
+
+
+def searched(sizes: dict[str, tuple[Any, ...]], best: dict[str, Any], *others: tuple[float, dict[str, Any]]) -> Node:
+    known = node("a", "template", 1, 0.5)
+    parameters = tuple(Parameter(name=name, values=values) for name, values in sizes.items())
+    made = known.template.model_copy(update={"parameters": parameters, "constraints": ()})
+    ranked = [(0.5, best), *others]
+    values = tuple((at, Evaluation(made.id, one, {})) for at, one in ranked)
+    return known.model_copy(update={"template": made, "ranked": values})

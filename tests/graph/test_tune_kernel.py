@@ -69,16 +69,13 @@ def test_the_cell_of_the_docs_tunes_a_kernel(device: Any, ray_cluster: Any, tmp_
         tuned(x[:10], n=9)
 
 
-def test_the_cell_for_a_gpu_is_short_and_its_source_is_understood() -> None:
+def test_the_cell_for_a_gpu_and_what_torch_compiled_are_understood(monkeypatch: pytest.MonkeyPatch) -> None:
     (cell,) = re.findall(r"```python\n# A notebook cell on an NVIDIA GPU\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert sum(map(bool, map(str.strip, cell.splitlines()))) <= 12
     values = {ast.unparse(one.targets[0]): one.value for one in ast.parse(cell).body if isinstance(one, ast.Assign)}
     signature = read_signature(ast.literal_eval(values["source"]), None)
     assert signature.backend == "cuda" and (signature.read, signature.written) == (["x", "gate"], ["y"])
     assert ast.unparse(values["tuned"]).startswith("tunesmith.tune_kernel(source, gated, inputs, opponents=beside")
-
-
-def test_what_torch_compiled_goes_to_other_processes_as_what_it_was_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
     signature = read_signature("__global__ void k(const float* x, float* y) { y[threadIdx.x] = x[threadIdx.x]; }", None)
 
     def plain(x: Any) -> Any:

@@ -145,7 +145,7 @@ def test_a_byte_that_no_kernel_may_write(opened: Any) -> None:
             data.device.write(data.set_buffer(index), held)
 
 
-def test_elements_just_beyond_the_tolerance_and_the_sign_of_a_zero_where_it_is_zero(opened: Any) -> None:
+def test_tolerances_signs_of_zeros_and_infinities(opened: Any) -> None:
     data = data_of(opened, "float64", Tolerance(rtol=0, atol=0.5))
     data.expected_of(0)["out"][700] = 3.0
     store_right(data, 0)
@@ -160,6 +160,17 @@ def test_elements_just_beyond_the_tolerance_and_the_sign_of_a_zero_where_it_is_z
         assert isinstance(both_ways(data, 0), dict)
         store(data, 0, "out", -host(data.expected_of(0)["out"]))
         assert isinstance(both_ways(data, 0), dict) == (tolerance > 0)
+    data = data_of(opened, "float32", TOLERANCES["float32"], Contents("infinities", 1))
+    expected = data.expected_of(0)["both"]
+    expected[1] = math.nan
+    for got, accepted in (({0: math.nan}, True), ({0: 1e9}, False), ({1009: math.nan}, False)):
+        store_right(data, 0)
+        values = host(expected)
+        for at, value in got.items():
+            values[at] = value
+        store(data, 0, "both", values)
+        assert isinstance(measure_set(data, 0, lenient=True), dict) == accepted, got
+        assert isinstance(measure_set(data, 0), WrongResult)
 
 
 def test_the_texts_compile_for_an_nvidia_gpu(nvrtc: Any) -> None:
@@ -181,20 +192,6 @@ def test_a_nan_that_nobody_wrote_is_not_the_one_expected(opened: Any, dtype: str
     found = measure_set(data, 0)
     assert isinstance(found, WrongResult) and found.reason == "unwritten", found
     assert f"out[{position}] holds the bytes" in found.detail and "expected nan" in found.detail
-
-
-def test_infinities_may_make_nan_of_a_row_in_which_the_reference_has_one(opened: Any) -> None:
-    data = data_of(opened, "float32", TOLERANCES["float32"], Contents("infinities", 1))
-    expected = data.expected_of(0)["both"]
-    expected[1] = math.nan
-    for got, accepted in (({0: math.nan}, True), ({0: 1e9}, False), ({1009: math.nan}, False)):
-        store_right(data, 0)
-        values = host(expected)
-        for at, value in got.items():
-            values[at] = value
-        store(data, 0, "both", values)
-        assert isinstance(measure_set(data, 0, lenient=True), dict) == accepted, got
-        assert isinstance(measure_set(data, 0), WrongResult)
 
 
 FP8 = ["float8_e4m3", "float8_e5m2"]

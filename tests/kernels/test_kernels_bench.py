@@ -353,7 +353,7 @@ def kernel(
     return lambda: noisy(rng, noise, drift, seconds * (1 + rng.normal(0, placement)))
 
 
-def test_equal_kernels_are_rarely_called_different_and_two_per_cent_are_found() -> None:
+def test_comparisons_find_two_per_cent_and_end_at_their_target_or_budget() -> None:
     for noise, placement, slower, comparisons, least, most in (
         # One in a hundred equal ones is meant to be called different, 1.5 where sampling stops by the width.
         (0.002, 0.0, 1.0, 200, 0.0, 0.03),
@@ -369,8 +369,6 @@ def test_equal_kernels_are_rarely_called_different_and_two_per_cent_are_found() 
         different = verdicts.count("slower") + (verdicts.count("faster") if slower == 1 else 0)
         assert least <= different / comparisons <= most
 
-
-def test_a_comparison_ends_at_its_target_or_budget_and_its_orders_vary() -> None:
     def samples(noise: float, rounds: int = 40, budget: float = 1e9, **more: Any) -> Any:
         return interleaved([kernel(rng, noise, [0.0])] * 2, rounds=rounds, seed=0, budget_seconds=budget, **more)
 
@@ -395,7 +393,7 @@ def test_a_comparison_ends_at_its_target_or_budget_and_its_orders_vary() -> None
     assert len({tuple(order[at : at + 3]) for at in range(0, len(order), 3)}) == 6
 
 
-def test_a_clear_loser_is_dropped_and_says_so() -> None:
+def test_a_clear_loser_is_dropped_and_settings_are_no_throttling() -> None:
     sample = noisy(np.random.default_rng(4), 0.01, [0.0])
     precision = Precision(target=1e-5, min_samples=7, budget_seconds=1e9)
     lost, close = (
@@ -404,9 +402,6 @@ def test_a_clear_loser_is_dropped_and_says_so() -> None:
     )
     assert lost.dropped and lost.samples == precision.min_samples
     assert not close.dropped and close.samples == precision.max_samples
-
-
-def test_settings_are_no_throttling() -> None:
     sample = Telemetry(1.5e9, None, 300.0, None, 60.0, ("applications_clocks_setting", "hw_thermal_slowdown"))
     assert harmful(sample) == ("hw_thermal_slowdown",) and harmful(NoTelemetry("none here")) == ()
     assert sample.figures() == {"sm_clock_hz": 1.5e9, "power_w": 300.0, "temperature_c": 60.0}

@@ -89,9 +89,6 @@ def test_the_text_in_full_its_literals_and_geometry() -> None:
     assert geometry(template("cuda", "x", launch=launch), CONFIG, workload) == Geometry((125, 5, 1), (32, 1, 1), 16)
     launch = {"grid": ["n / VEC"], "block": [1, 2, 3]}
     assert geometry(template("cuda", "x", launch=launch), CONFIG, workload) == Geometry((125, 1, 1), (1, 2, 3), 0)
-
-
-def test_a_parameter_of_the_launch_alone_is_no_macro() -> None:
     parameters = [{"name": "VEC", "values": [8]}, {"name": "CAP", "values": [528, 2112], "launch_only": True}]
     tuned = template("cuda", "int x;\n")
     tuned = type(tuned).model_validate(tuned.model_dump() | {"parameters": parameters})

@@ -95,7 +95,7 @@ def test_these_are_all_and_each_has_an_opponent() -> None:
 
 @pytest.mark.parametrize("name", TASKS)
 class TestDescription:
-    def test_it_has_cuda_with_a_plain_baseline_and_templates_that_explain_themselves(self, name: str) -> None:
+    def test_it_has_templates_workloads_and_a_large_space(self, name: str) -> None:
         task = load_task(name)
         assert task.name == name and task.entry == ("gemm" if name == "skinny_gemm" else name)
         assert set(task.backends) <= {"cuda", "opencl"} and "cuda" in task.backends
@@ -107,8 +107,6 @@ class TestDescription:
                 assert template.description
                 assert all(parameter.doc and len(parameter.values) > 1 for parameter in template.parameters)
                 assert all(constraint.because.endswith(".") for constraint in template.constraints)
-
-    def test_workloads_are_for_both_kinds_of_device_and_fit_in_memory(self, name: str) -> None:
         task = load_task(name)
         for kind, tuned, held_out in (("gpu", 6, 6), ("cpu", 2, 2))[: len(task.backends)]:
             assert len(task.workloads_for(kind, held_out=False)) >= tuned
@@ -121,8 +119,6 @@ class TestDescription:
         for workload in task.workloads:
             assert task.bytes_of(workload) < 8 * GIB
             assert task.flops_of(workload) > 0 or name == "transpose"
-
-    def test_the_space_is_large_and_holds_the_default(self, name: str) -> None:
         task = load_task(name)
         for target in ("sm_75", "sm_80", "sm_90"):
             limits = resolve_target(target)

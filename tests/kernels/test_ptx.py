@@ -259,7 +259,7 @@ extern "C" __global__ void k(const uint4* x, float2* y, unsigned* count) {
 """
 
 
-def test_instructions_are_counted_by_what_they_do_and_their_width(nvrtc: Any) -> None:
+def test_instructions_are_counted_by_kind_width_and_line(nvrtc: Any) -> None:
     once = {"ld.global 16 B", "st.shared 4 B", "ld.shared 4 B", "st.global 8 B", "atom.global 4 B", "bar", "shfl"}
     once |= {"branch", "fma, float", "special function or division, float", "compare or select"}
     found = nvrtc.profile(Specialised("cuda", "k", SORTS)).sorts
@@ -272,6 +272,14 @@ def test_instructions_are_counted_by_what_they_do_and_their_width(nvrtc: Any) ->
         assert mix[f"ld.global {width} B"] == 2 and mix[f"st.global {width} B"] == 1
         assert mix["cvt"] >= 2 * vec  # in the assembly of a header
     assert nvrtc.profile(Specialised("cuda", "k", "no C++")) == Profile()
+    from tunesmith.graph.prompts.facts import hot_lines
+
+    profile = nvrtc.profile(Specialised("cuda", "k", f'#line 1 "loops"\n{LOOPS}'))
+    first, instructions, deepest = profile.lines[0]
+    assert (first, deepest) == (6, 2) and instructions > 10
+    assert [depth for line, _, depth in profile.lines if line == 7] == [1]
+    assert all(depth == 0 for line, _, depth in profile.lines if line == 9)
+    assert hot_lines(LOOPS, profile)[0] == f"6: {instructions} in 2 loops: sum += sinf(x[i]) / x[j];"
 
 
 LOOPS = """
@@ -285,17 +293,6 @@ extern "C" __global__ void k(const float* x, float* y, int n) {
     y[threadIdx.x] = sum;
 }
 """
-
-
-def test_lines_are_ranked_by_their_instructions_and_the_loops_around_them(nvrtc: Any) -> None:
-    from tunesmith.graph.prompts.facts import hot_lines
-
-    profile = nvrtc.profile(Specialised("cuda", "k", f'#line 1 "loops"\n{LOOPS}'))
-    first, instructions, deepest = profile.lines[0]
-    assert (first, deepest) == (6, 2) and instructions > 10
-    assert [depth for line, _, depth in profile.lines if line == 7] == [1]
-    assert all(depth == 0 for line, _, depth in profile.lines if line == 9)
-    assert hot_lines(LOOPS, profile)[0] == f"6: {instructions} in 2 loops: sum += sinf(x[i]) / x[j];"
 
 
 CSV = """==PROF== Connected to process 77 (/usr/bin/python3.11)

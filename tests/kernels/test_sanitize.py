@@ -59,7 +59,7 @@ def pretend(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
 
 
-def test_it_is_run_on_the_device_in_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_run_on_the_device_for_all_or_for_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With each tool, on the smallest workloads first."""
     pretend(tmp_path, monkeypatch, f'cp "$job" {tmp_path}/ran.${{1#--tool=}}; : > "$done"')
     assert sanitize([(SUSPECT, PLAIN_KERNEL, STEPS[:3])], TASK, LIMITS, 3) == [""]
@@ -68,6 +68,13 @@ def test_it_is_run_on_the_device_in_question(tmp_path: Path, monkeypatch: pytest
     assert index == 3 and set(ran) == set(SANITIZER_TOOLS)
     sizes = [task.bytes_of(step.workload) for _, step in jobs]
     assert len(sizes) == 3 and sizes == sorted(sizes)
+    # A job of two launches is that of both, and the smaller one is guilty.
+    name = STEPS[0].workload.name
+    guilty = f'grep -q "{name}" "$job" && grep -q suspect "$job"'
+    script = f'{guilty} && echo "========= Oh" && exit {ERROR_EXIT_CODE}; : > "$done"'
+    pretend(tmp_path, monkeypatch, script)
+    monkeypatch.setattr("tunesmith.kernels.check.sanitizer.pickle.dumps", lambda job: repr(job[0]).encode())
+    assert [one != "" for one in sanitize(SUSPECTS, TASK, LIMITS, 0)] == [True, False]
 
 
 FOUND = f'grep -q suspect "$job" && echo \'========= Oh\' && exit {ERROR_EXIT_CODE}; : > "$done"'
@@ -107,16 +114,6 @@ def test_races_across_barriers_not_followed_decide_nothing(tool: str, tmp_path: 
     (found,) = sanitize([(hides, PLAIN_KERNEL, STEPS[:3])], TASK, LIMITS, 0)
     assert isinstance(found, WrongResult) == (tool == "memcheck")
     assert tool == "memcheck" or "as it does not follow bulk copies and mbarriers" in str(found)
-
-
-def test_where_something_is_found_each_goes_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A job of two launches is that of both, and the smaller one is guilty.
-    name = STEPS[0].workload.name
-    guilty = f'grep -q "{name}" "$job" && grep -q suspect "$job"'
-    script = f'{guilty} && echo "========= Oh" && exit {ERROR_EXIT_CODE}; : > "$done"'
-    pretend(tmp_path, monkeypatch, script)
-    monkeypatch.setattr("tunesmith.kernels.check.sanitizer.pickle.dumps", lambda job: repr(job[0]).encode())
-    assert [one != "" for one in sanitize(SUSPECTS, TASK, LIMITS, 0)] == [True, False]
 
 
 def test_once_a_tool_has_found_an_error_no_other_runs_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -273,7 +273,7 @@ def test_what_has_no_value_is_infeasible(key: str) -> None:
     assert reason is not None and "has no value: " in reason.detail and "by zero" in reason.detail
 
 
-def test_constraints_know_the_compute_capability_of_any_target_and_fast_math_the_types() -> None:
+def test_constraints_know_their_device_and_every_binding_one_is_named() -> None:
     for target, capability in (("sm_90", 90), ("sm_90a", 90), ("sm_100f", 100), ("sm_120", 120), ("h200", 90)):
         assert device_names(resolve_target(target)) == {"compute_capability": capability}
     assert device_names(OPENCL) == {"compute_capability": 0}
@@ -284,9 +284,6 @@ def test_constraints_know_the_compute_capability_of_any_target_and_fast_math_the
     ]
     assert len(feasible(tuned, [SMALL, LARGE], H200)) == 2
     assert not [rule for rule in rules(template({}), [SMALL], H200) if rule.kind == "fast_math"]
-
-
-def test_every_binding_constraint_is_named() -> None:
     tuned = template({"block": ["X"]}, "X > 2048", "Y > 0")
     with pytest.raises(TunesmithError) as caught:
         require_points(feasible(tuned, [SMALL], H200), tuned)
@@ -298,9 +295,6 @@ def test_every_binding_constraint_is_named() -> None:
     with pytest.raises(TunesmithError, match="several constraints exclude all"):
         require_points(feasible(tuned, [SMALL], H200), tuned)
     require_points(feasible(template({"block": ["X"]}), [SMALL], H200), tuned)
-
-
-def test_launches() -> None:
     for limits, threads, shared, resources, reason in (
         (H200, 1024, 0, Resources(64, 0), None),
         (H200, 1024, 0, Resources(65, 0), "registers_per_block"),

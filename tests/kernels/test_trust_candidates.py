@@ -442,9 +442,6 @@ def test_mutants_are_judged_but_for_those_with_the_kernels_own_code(device: Devi
     assert mutants.unfit(other, device.limits, device.index) == "same code"
     line = mutants.answer(with_line(found, "float load(__global const T/ "), device, Deadlines(), "", 1)
     assert line["reason"] == "compile_failed" and not mutants.counts(line)
-
-
-def test_mutants_in_cuda_are_compiled_without_a_gpu() -> None:
     pytest.importorskip("cuda.bindings")
     limits, found = resolve_target("sm_90"), mutants_of("cuda", "transpose/baseline")
     assert mutants.unfit(next(one for one in found if one.kind == "index"), limits, 0) == ""

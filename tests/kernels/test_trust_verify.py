@@ -67,7 +67,7 @@ def test_the_plan_has_all_workloads_kinds_of_contents_and_two_seeds(limits: Devi
     assert len({one.workload.name for one in small if not one.derived}) == 1
 
 
-def test_the_first_steps_of_a_look_at_what_did_not_run_are_of_all_sizes() -> None:
+def test_drawn_steps_are_of_all_sizes_and_contents() -> None:
     task = load_task("silu_and_mul")
     workload, types = task.workloads[0], [{"T": "float16"}, {"T": "float32"}]
     steps = reaching_steps(task, GPU, workload, types, seed=0)
@@ -83,6 +83,22 @@ def test_the_first_steps_of_a_look_at_what_did_not_run_are_of_all_sizes() -> Non
     assert max(task.bytes_of(one) for one in near) <= 2 * planning.MAX_NEIGHBOUR_BYTES["gpu"]
     # Large arrays whose rows no vector divides, too.
     assert any(one.sizes["d"] % 2 and one.sizes["n"] > 1000 for one in near)
+    task, steps = drawn("fused_add_rmsnorm", GPU, 3)
+    arrays, kinds = ("input", "residual", "weight"), set(kinds_of(task))
+    of = [{name: one.contents.kind_of(name) for name in arrays} for one in steps]
+    assert all({one[name] for one in of} == kinds for name in arrays)
+    alone = [one for one in of if sum(kind not in PLAIN for kind in one.values()) == 1]
+    alike = [one for one in of if len(set(one.values())) == 1]
+    assert len(alone) > len(of) / 4 and len(alike) > len(of) / 8
+    assert {kind for one in alone for kind in one.values()} == kinds
+    together = {(kind, step.workload.types["T"]) for step in steps for kind in step.contents.kinds}
+    assert len(together) > 0.95 * len(kinds) * len(task.types["T"])
+    # In one order, or other steps would be chosen in another process, where a set has another.
+    pairs = [pair for one in steps for pair in one.pairs if kinds.issuperset(pair)]
+    assert pairs and all(first < second for first, second in pairs)
+    task = load_task(str(TASKS / "candidates" / "tasks" / "row_sum"))
+    assert kinds_of(task) == WHOLE
+    assert {one.contents.kind for one in plan(task, GPU, seed=0) if one.derived} == set(WHOLE)
 
 
 def drawn(name: str, limits: DeviceLimits, seed: int) -> tuple[Task, list[Step]]:
@@ -117,25 +133,6 @@ def test_each_power_of_two_that_divides_a_size_meets_each_of_its_magnitudes(name
         _, steps = drawn(name, CPU, seed)
         found = {(math.gcd(one.workload.sizes[size], 256), one.workload.sizes[size].bit_length()) for one in steps}
         assert found >= {(1 << power, bits) for bits in range(1, 14) for power in range(min(bits, 9))}
-
-
-def test_each_array_has_contents_of_its_own_beside_plain_ones() -> None:
-    task, steps = drawn("fused_add_rmsnorm", GPU, 3)
-    arrays, kinds = ("input", "residual", "weight"), set(kinds_of(task))
-    of = [{name: one.contents.kind_of(name) for name in arrays} for one in steps]
-    assert all({one[name] for one in of} == kinds for name in arrays)
-    alone = [one for one in of if sum(kind not in PLAIN for kind in one.values()) == 1]
-    alike = [one for one in of if len(set(one.values())) == 1]
-    assert len(alone) > len(of) / 4 and len(alike) > len(of) / 8
-    assert {kind for one in alone for kind in one.values()} == kinds
-    together = {(kind, step.workload.types["T"]) for step in steps for kind in step.contents.kinds}
-    assert len(together) > 0.95 * len(kinds) * len(task.types["T"])
-    # In one order, or other steps would be chosen in another process, where a set has another.
-    pairs = [pair for one in steps for pair in one.pairs if kinds.issuperset(pair)]
-    assert pairs and all(first < second for first, second in pairs)
-    task = load_task(str(TASKS / "candidates" / "tasks" / "row_sum"))
-    assert kinds_of(task) == WHOLE
-    assert {one.contents.kind for one in plan(task, GPU, seed=0) if one.derived} == set(WHOLE)
 
 
 def test_all_declared_combinations_of_types_are_drawn_and_scalars_a_task_lists() -> None:
@@ -195,38 +192,6 @@ def test_a_source_of_any_depth_is_read_and_parameters_are_macros_of_what_it_spea
     template = plain.model_copy(update={"source": "if (d > GROUP * ITEMS) {}"})
     numbers = source_integers(_source_with_parameters(template, {"GROUP": 64, "ITEMS": 7, "FAST": True, "NAME": "x"}))
     assert numbers[0] == 448 and set(numbers) >= {64, 7}
-
-
-def test_what_made_up_workloads_may_lose() -> None:
-    task = load_task("softmax")
-    for times, is_derived, error, allowed in (
-        (1, False, 0.95, 1.0),
-        (1, True, 0.95, 1.9),
-        (5, True, 0.95, 5.0),
-        (100, True, 0.95, 20.0),
-        (100, True, 0.01, 20.0),
-    ):
-        sizes = {"n": 1, "d": times * max(one.sizes["d"] for one in task.workloads)}
-        step = Step(task.workloads[0].model_copy(update={"sizes": sizes}), Contents(), is_derived)
-        (found,) = allowed_errors(task, step, ({"out": Deviation(error, 0.1)},), growth(task, step.workload))
-        assert found == {"out": pytest.approx(allowed)}, "sums longer than the task's own lose more"
-        assert Passed("3x7 (drawn), task", {}, {}, True, is_derived).own != is_derived
-    task = load_task("softmax")
-    workload = task.workloads[0].model_copy(update={"sizes": {"n": 1, "d": 5000}, "types": {"T": "float32"}})
-    found = [
-        allowed_errors(task, Step(workload, Contents(kind), True), ({"out": Deviation(0.1, 0.1)},), 1.0)[0]["out"]
-        for kind in ("prefix", "uniform")
-    ]
-    rtol = task.tolerance_of("float32").rtol
-    assert found == [pytest.approx(max(4.0, 5000 * 2.0**-24 / rtol)), 1.0]
-    arrays = (("a", "infinities"), ("b", "outliers"))
-    lost = [Contents(arrays=one).may_lose_infinities for one in (arrays, arrays[:1], arrays[1:])]
-    assert lost == [True, False, False]
-    workload = load_task("softmax").workloads[0].model_copy(update={"sizes": {"n": 1, "d": 16384}})
-    short = workload.model_copy(update={"sizes": {"n": 1, "d": 64}})
-    assert rounding_factor(["float32", "float16"], workload, "gpu") == 512
-    for dtype, one, kind in (("float32", workload, "gpu"), ("float16", short, "gpu"), ("bfloat16", workload, "cpu")):
-        assert rounding_factor([dtype], one, kind) == ROUNDING_FACTOR
 
 
 def rng() -> np.random.Generator:
@@ -305,7 +270,7 @@ def test_integers_of_which_nothing_is_declared_are_of_all_sizes_that_float64_has
     assert set(drawn("zeros")) == {0} and len(set(drawn("constant"))) == 1
 
 
-def test_less_accurate_is_judged_by_the_baseline_above_a_share_that_grows_with_sums() -> None:
+def test_accuracy_is_judged_by_the_baseline_and_what_sums_may_lose() -> None:
     task, many = load_task("fused_add_rmsnorm"), verifying.ACCURACY_ELEMENTS
     longest = max(one.sizes["d"] for one in task.workloads)
     assert growth(task, task.workloads[0]) == 1
@@ -323,6 +288,35 @@ def test_less_accurate_is_judged_by_the_baseline_above_a_share_that_grows_with_s
         found, standard = {"out": Deviation(0.9, rms)}, {"out": Deviation(0.4, baseline)}
         worse = less_accurate(found, standard, {"out": elements}, grown * verifying.ACCURACY_FREE)
         assert (worse is None) == accepted, (rms, baseline)
+    task = load_task("softmax")
+    for times, is_derived, error, allowed in (
+        (1, False, 0.95, 1.0),
+        (1, True, 0.95, 1.9),
+        (5, True, 0.95, 5.0),
+        (100, True, 0.95, 20.0),
+        (100, True, 0.01, 20.0),
+    ):
+        sizes = {"n": 1, "d": times * max(one.sizes["d"] for one in task.workloads)}
+        step = Step(task.workloads[0].model_copy(update={"sizes": sizes}), Contents(), is_derived)
+        (found,) = allowed_errors(task, step, ({"out": Deviation(error, 0.1)},), growth(task, step.workload))
+        assert found == {"out": pytest.approx(allowed)}, "sums longer than the task's own lose more"
+        assert Passed("3x7 (drawn), task", {}, {}, True, is_derived).own != is_derived
+    task = load_task("softmax")
+    workload = task.workloads[0].model_copy(update={"sizes": {"n": 1, "d": 5000}, "types": {"T": "float32"}})
+    found = [
+        allowed_errors(task, Step(workload, Contents(kind), True), ({"out": Deviation(0.1, 0.1)},), 1.0)[0]["out"]
+        for kind in ("prefix", "uniform")
+    ]
+    rtol = task.tolerance_of("float32").rtol
+    assert found == [pytest.approx(max(4.0, 5000 * 2.0**-24 / rtol)), 1.0]
+    arrays = (("a", "infinities"), ("b", "outliers"))
+    lost = [Contents(arrays=one).may_lose_infinities for one in (arrays, arrays[:1], arrays[1:])]
+    assert lost == [True, False, False]
+    workload = load_task("softmax").workloads[0].model_copy(update={"sizes": {"n": 1, "d": 16384}})
+    short = workload.model_copy(update={"sizes": {"n": 1, "d": 64}})
+    assert rounding_factor(["float32", "float16"], workload, "gpu") == 512
+    for dtype, one, kind in (("float32", workload, "gpu"), ("float16", short, "gpu"), ("bfloat16", workload, "cpu")):
+        assert rounding_factor([dtype], one, kind) == ROUNDING_FACTOR
 
 
 @pytest.mark.parametrize("dtype", [one.name for one in DTYPES.values() if one.is_float])
@@ -532,6 +526,15 @@ def test_made_up_sizes_keep_to_fills_and_cost_no_more_than_the_task_s_own() -> N
     steps = {kind: np.diff(arrays["starts"]) for kind, arrays in found.items()}
     assert set(steps["constant"]) == {9} and steps["heavy_tails"].max() == steps["zeros"][-1] == 900
     assert steps["sorted"][0] < 2 and steps["sorted"][-1] > 15 and len(set(steps["task"])) > 9
+    offset = {"dtype": "int32", "value": "-3 if n == 100 else 0", "values": [-1, 7]}
+    alpha = {"dtype": "float32", "value": "-0.5 * n / 100", "values": [0, "1 / 4"]}
+    scalars = [Argument(name=f"s{at}", role="scalar", **one) for at, one in enumerate((offset, alpha))]
+    other = Workload(name="other", sizes={"V": 9, "n": 50, "d": 4}, types={})
+    every = (*GATHER.arguments, *scalars)
+    task = GATHER.model_copy(update={"arguments": every, "workloads": (*GATHER.workloads, other)})
+    assert [[task.scalar_of(one, at) for one in scalars] for at in task.workloads] == [[-3, -0.5], [0, -0.25]]
+    changed = {pair for step in plan(task, CPU, 0) for pair in step.contents.scalars}
+    assert changed == {("s0", -1), ("s0", 7), ("s1", 0.0), ("s1", 0.25)}
 
 
 @pytest.mark.usefixtures("without_sanitizer")
@@ -547,15 +550,3 @@ def test_a_kernel_is_checked_on_made_up_shapes_of_which_none_is_left_out(task: T
     assert [one.verdict for one in found] == ["accepted", "rejected"], found
     skipped = [step for one in found for step in one.steps if isinstance(step, Skipped) and step.reason == "reference"]
     assert all("deadline" in step.why for step in skipped), skipped
-
-
-def test_scalars_may_be_zero_negative_or_fractional_and_differ_by_workload() -> None:
-    offset = {"dtype": "int32", "value": "-3 if n == 100 else 0", "values": [-1, 7]}
-    alpha = {"dtype": "float32", "value": "-0.5 * n / 100", "values": [0, "1 / 4"]}
-    scalars = [Argument(name=f"s{at}", role="scalar", **one) for at, one in enumerate((offset, alpha))]
-    other = Workload(name="other", sizes={"V": 9, "n": 50, "d": 4}, types={})
-    every = (*GATHER.arguments, *scalars)
-    task = GATHER.model_copy(update={"arguments": every, "workloads": (*GATHER.workloads, other)})
-    assert [[task.scalar_of(one, at) for one in scalars] for at in task.workloads] == [[-3, -0.5], [0, -0.25]]
-    changed = {pair for step in plan(task, CPU, 0) for pair in step.contents.scalars}
-    assert changed == {("s0", -1), ("s0", 7), ("s1", 0.0), ("s1", 0.25)}

@@ -42,9 +42,7 @@ class TestOpenclDevice(DeviceContract):
                 opened.launch(BoundLaunch(kernel, Geometry((1, 1, 1), (1, 1, 1)), arguments))
         with pytest.raises(DeviceError):
             opened.launch(BoundLaunch(kernel, Geometry((1, 1, 1), (1, 1, 1)), (buffer, np.float64(1), np.float32(1))))
-
-    def test_calls_and_kernels_do_not_mix(self, compiler: Compiler, opened: Any) -> None:
-        """Rather than that the kernels are left out."""
+        # Rather than that the kernels are left out.
         kernel = opened.load(compiled(compiler, "opencl", SOURCES["opencl"]["add"], "add"))
         arguments = (opened.allocate(512), np.int32(1), np.float32(1))
         launch = BoundLaunch(kernel, Geometry((1, 1, 1), (1, 1, 1)), arguments)

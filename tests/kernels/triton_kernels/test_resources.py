@@ -113,16 +113,7 @@ def test_too_much_shared_memory_is_refused(target: str, shape: tuple[int, ...], 
     assert (refused and refused.reason) == reason
 
 
-def test_a_warp_of_amd_counts_as_its_threads(tmp_path: Path) -> None:
-    task = triton_task(tmp_path)
-    template = task.sources("triton").templates[0]
-    wide = template.model_copy(update={"parameters": (_values(template.parameters[1], (1, 16, 32)),)})
-    on_warps = wide.model_copy(update={"launch": wide.launch.model_copy(update={"grid": ("1",)})})
-    kept = {target: len(feasible(on_warps, task.workloads, of(target))) for target in ("h200", "gfx1100", "gfx942")}
-    assert kept == {"h200": 3, "gfx1100": 3, "gfx942": 2}
-
-
-def test_clusters_beyond_the_portable_size_are_refused(tmp_path: Path) -> None:
+def test_warps_of_amd_and_clusters_beyond_the_portable_size(tmp_path: Path) -> None:
     task = triton_task(tmp_path)
     template = task.sources("triton").templates[0]
     blocks = _values(template.parameters[1], (1, 8, 16)).model_copy(update={"name": "num_ctas"})
@@ -137,6 +128,12 @@ def test_clusters_beyond_the_portable_size_are_refused(tmp_path: Path) -> None:
     source = specialise(fixed, {}, dict(code_key(task, fixed, task.workloads[0])))
     made = open_compiler(of("h200")).compile(source)
     assert isinstance(made, Rejected) and made.rule == "num_ctas"
+    task = triton_task(tmp_path)
+    template = task.sources("triton").templates[0]
+    wide = template.model_copy(update={"parameters": (_values(template.parameters[1], (1, 16, 32)),)})
+    on_warps = wide.model_copy(update={"launch": wide.launch.model_copy(update={"grid": ("1",)})})
+    kept = {target: len(feasible(on_warps, task.workloads, of(target))) for target in ("h200", "gfx1100", "gfx942")}
+    assert kept == {"h200": 3, "gfx1100": 3, "gfx942": 2}
 
 
 def _values(parameter: Any, values: tuple[int, ...]) -> Any:

@@ -53,15 +53,15 @@ def test_machine_code_depends_on_the_class_of_a_size(tmp_path: Path) -> None:
     first, second = (open_compiler(LIMITS).compile(source_of(task, place)) for place in (0, 1))
     assert isinstance(first, Artifact) and isinstance(second, Artifact)
     assert first.code_digest != second.code_digest
-
-
-def test_heuristics_are_asked_with_the_sizes_themselves(tmp_path: Path) -> None:
     kernel = KERNEL.replace("BLOCK: tl.constexpr", "BLOCK: tl.constexpr, WHOLE: tl.constexpr")
     kernel = kernel.replace("inside = at < n", "tl.static_assert(WHOLE)\n    inside = at < n")
     heuristics = '@triton.heuristics({"WHOLE": lambda given: given["n"] % given["BLOCK"] == 0})\n@triton.jit'
     task = triton_task(tmp_path, kernel.replace("@triton.jit", heuristics))
     assert isinstance(open_compiler(LIMITS).compile(source_of(task)), Artifact)
     assert isinstance(open_compiler(LIMITS).compile(source_of(task, 1)), CompileFailed)
+    made = open_compiler(LIMITS).mark(source_of(triton_task(tmp_path)))
+    assert isinstance(made, MarkedArtifact)
+    assert {line for block in made.blocks for line in block} & set(range(6, 13))
 
 
 @pytest.mark.parametrize(
@@ -82,12 +82,6 @@ def test_a_failure_names_its_mistake(tmp_path: Path, kernel: str, said: str) -> 
 def test_a_kernel_that_prints_is_refused(tmp_path: Path) -> None:
     kernel = KERNEL.replace("    inside", '    tl.device_print("n", n)\n    inside')
     assert isinstance(open_compiler(LIMITS).compile(source_of(triton_task(tmp_path, kernel))), Rejected)
-
-
-def test_blocks_are_marked(tmp_path: Path) -> None:
-    made = open_compiler(LIMITS).mark(source_of(triton_task(tmp_path)))
-    assert isinstance(made, MarkedArtifact)
-    assert {line for block in made.blocks for line in block} & set(range(6, 13))
 
 
 @pytest.mark.gpu

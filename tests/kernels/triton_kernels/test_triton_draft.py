@@ -327,9 +327,16 @@ def test_a_list_that_cannot_be_told_is_asked_for(tmp_path: Path) -> None:
         load_task(str(tmp_path))
 
 
-def test_a_value_of_a_package_that_is_not_there_is_no_constant(tmp_path: Path) -> None:
+def test_files_are_read_without_importing_them(tmp_path: Path) -> None:
     task = drafted(tmp_path, ADD.replace("BLOCK=1024", "BLOCK=logger.BLOCK"))
     assert "logger" not in template(task).source and len(values(task)["BLOCK"]) > 3
+    here = tmp_path / "seen"
+    drafted(tmp_path, ADD + f"\nopen({str(here)!r}, 'w')\n__import__('pathlib').Path({str(here)!r}).touch()\n")
+    assert not here.exists()
+    fixed = PRODUCT.replace("M, N, K, stride_am", "M, N, K: tl.constexpr, stride_am")
+    for text, free in ((fixed, True), (PRODUCT, False)):
+        rule = template(drafted(tmp_path, text)).constraints[0].expression
+        assert ("K <= BK" in rule) == free
 
 
 @pytest.mark.parametrize(
@@ -344,12 +351,6 @@ def test_a_value_of_a_package_that_is_not_there_is_no_constant(tmp_path: Path) -
 def test_what_is_no_kernel_is_refused(tmp_path: Path, text: str, entry: str | None, sentence: str) -> None:
     with pytest.raises(TunesmithError, match=sentence.replace("(", r"\(")):
         draft_triton(written(tmp_path, text), entry)
-
-
-def test_the_file_is_not_imported(tmp_path: Path) -> None:
-    here = tmp_path / "seen"
-    drafted(tmp_path, ADD + f"\nopen({str(here)!r}, 'w')\n__import__('pathlib').Path({str(here)!r}).touch()\n")
-    assert not here.exists()
 
 
 @pytest.mark.xdist_group("triton")
@@ -390,13 +391,6 @@ def test_a_kernel_that_a_program_holds(tmp_path: Path, monkeypatch: pytest.Monke
     compiler = open_compiler(replace(as_triton(resolve_target("sm_90"))))
     key = dict(code_key(task, template(task), task.workloads[1]))
     assert isinstance(compiler.compile(specialise(template(task), template(task).default_config, key)), Artifact)
-
-
-def test_a_loop_of_constants_that_is_none_needs_no_buffers(tmp_path: Path) -> None:
-    fixed = PRODUCT.replace("M, N, K, stride_am", "M, N, K: tl.constexpr, stride_am")
-    for text, free in ((fixed, True), (PRODUCT, False)):
-        rule = template(drafted(tmp_path, text)).constraints[0].expression
-        assert ("K <= BK" in rule) == free
 
 
 def test_the_sums_of_a_second_product_fit_the_registers_too(tmp_path: Path) -> None:

@@ -33,25 +33,16 @@ def test_whole_numbers_are_compiled_by_their_class(tmp_path: Path) -> None:
     assert about["arguments"] == {**arrays, "n": "i32:16", "step": "i32:1", "alpha": "fp32"}
     assert list(about["arguments"]) == [one.name for one in task.arguments]
     assert dict(code_key(task, template, odd))["argument n"] == "i32"
-
-
-def test_sizes_of_one_class_share_their_machine_code(tmp_path: Path) -> None:
     task = triton_task(tmp_path)
     template, workload = task.sources("triton").templates[0], task.workloads[0]
     other = workload.model_copy(update={"sizes": {"n": 1 << 20}})
     assert code_key(task, template, workload) == code_key(task, template, other)
     asking = template.model_copy(update={"source": HEURISTICS})
     assert code_key(task, asking, workload) != code_key(task, asking, other)
-
-
-def test_the_kernel_takes_the_tasks_arguments(tmp_path: Path) -> None:
     assert set(require_signatures(triton_task(tmp_path), "triton").values()) == {""}
     with pytest.raises(TaskError, match="passes x, y, out, n, step, alpha, BLOCK, and the task has x, y"):
         require_signatures(triton_task(tmp_path, fixed='"num_warps": 4'), "triton")
     assert require_signatures(triton_task(tmp_path, HEURISTICS, fixed='"num_warps": 4'), "triton")["baseline"] == ""
-
-
-def test_rules_leave_python_alone(tmp_path: Path) -> None:
     made = rewrite(triton_task(tmp_path), "triton")
     assert made.template is None and made.skipped
 
