@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from tunesmith.kernels.search import Observation
-from tunesmith.kernels.search.bayesian import SurrogateSearch
 from tunesmith.kernels.search.model import CovarianceKernel, Targets, log_expected_improvement, truncated
 from tunesmith.kernels.space import Space
 from tunesmith.kernels.spec.template import Config, Parameter
@@ -81,22 +80,3 @@ def test_a_dropped_point_counts_above_its_bound_within_its_interval() -> None:
     assert targets.ranked() == [3] and targets.moments()[0] == pytest.approx(math.log(4.0))
     targets.note(3, Observation(None, failure="launch_failed"))
     assert len(targets) == 0
-
-
-def searched(seed: int, count: int, *, told: str) -> float:
-    """The best found, when points slower than 1.2 times the best are told in full, as dropped, or as their bound."""
-    strategy = SurrogateSearch(SPACE, seed=seed)
-    for _ in range(count):
-        config = strategy.ask()
-        seen = value(config)
-        if strategy.best is not None and seen > 1.2 * strategy.best[1] and told != "full":
-            bound = 1.2 * strategy.best[1]
-            strategy.tell(config, Observation(bound, dropped=told == "dropped"))
-        else:
-            strategy.tell(config, Observation(seen))
-    return math.log(strategy.best[1])
-
-
-def test_dropping_slow_points_costs_the_search_little() -> None:
-    full, dropped = (np.mean([searched(seed, 25, told=told) for seed in range(8)]) for told in ("full", "dropped"))
-    assert dropped < full + 0.02
