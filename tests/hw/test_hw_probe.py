@@ -154,21 +154,10 @@ def fake_opencl(*devices, platform_error=None, device_error=None):
 
 
 def fake_cl_device(kind, **more):
-    values = {
-        "type": kind,
-        "name": " A device ",
-        "version": "OpenCL 3.0",
-        "driver_version": "1",
-        "extensions": "",
-        "max_work_group_size": 256,
-        "max_work_item_sizes": [256, 256],
-        "local_mem_size": 65536,
-        "max_compute_units": 8,
-        "global_mem_cache_size": 0,
-        "global_mem_size": 2**30,
-        "max_clock_frequency": 1500,
-    } | more
-    return SimpleNamespace(**values)
+    values = {"type": kind, "name": " A device ", "version": "OpenCL 3.0", "driver_version": "1", "extensions": ""}
+    values |= {"max_work_group_size": 256, "max_work_item_sizes": [256, 256], "local_mem_size": 65536}
+    values |= {"max_compute_units": 8, "global_mem_cache_size": 0, "global_mem_size": 2**30}
+    return SimpleNamespace(**values | {"max_clock_frequency": 1500} | more)
 
 
 def test_opencl_devices_and_platforms_without_any():

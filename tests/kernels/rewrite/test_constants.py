@@ -63,9 +63,11 @@ def test_tile_block_and_grid_change_together(definition: str) -> None:
 
 
 @pytest.mark.slow
-def test_every_tile_gives_the_same() -> None:
+def test_every_tile_and_block_gives_the_same() -> None:
     task = kernel(TRANSPOSE, PLANE, SQUARE, "#define TILE 16")
     require_equal(task, [{"TUNED_TILE": 8}, {"TUNED_TILE": 32, "LOADS": 1}], 45)
+    task = kernel(STENCIL, SERIES, LINE, "#define BLOCK 64\n#define RADIUS 4")
+    require_equal(task, [{"TUNED_BLOCK": 32}, {"TUNED_BLOCK": 256}], 300)
 
 
 def test_what_depends_on_a_tile_follows_it() -> None:
@@ -112,12 +114,6 @@ def test_constants_with_another_meaning_stay() -> None:
     arrays = {"x": ("in", "float32", "n"), "y": ("out", "float32", "8")}
     task = kernel(body, arrays, LaunchGeometry(grid=("8",), block=("64",)), "#define BLOCK 64")
     require_refused(task, {"TUNED_BLOCK"}, "BLOCK stay")
-
-
-@pytest.mark.slow
-def test_blocks_of_a_stencil_give_the_same() -> None:
-    task = kernel(STENCIL, SERIES, LINE, "#define BLOCK 64\n#define RADIUS 4")
-    require_equal(task, [{"TUNED_BLOCK": 32}, {"TUNED_BLOCK": 256}], 300)
 
 
 def test_equal_constants_of_a_square_tile_are_one_parameter() -> None:

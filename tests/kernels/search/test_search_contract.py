@@ -53,7 +53,7 @@ class TestContract:
         assert strategy.exhausted and len(seen) == len(space)
         assert strategy.ask() is None
 
-    @pytest.mark.parametrize("workers", [1, 5])
+    @pytest.mark.parametrize("workers", [5, pytest.param(1, marks=pytest.mark.slow)])
     def test_is_deterministic_under_a_seed(self, name: str, workers: int) -> None:
         runs = [
             drive(make_strategy(name, listed_space(), seed=seed), 45, [], np.random.default_rng(3), workers)

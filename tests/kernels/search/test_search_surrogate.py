@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.optimize import approx_fprime  # type: ignore[import-untyped,unused-ignore]
 from search_cases import PARAMETERS, listed_space, observe
 
 from tunesmith.kernels.search import Observation, Strategy, make_strategy
@@ -89,6 +88,9 @@ def test_the_kernel_is_a_product_of_table_entries(first: int, monkeypatch: pytes
 
 
 def test_the_fit_follows_the_gradient_of_its_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Imported here: it takes as long as all of the search, in each process that collects tests.
+    from scipy.optimize import approx_fprime
+
     space = listed_space()
     kernel = CovarianceKernel(space.domain)
     rng = np.random.default_rng(0)
@@ -159,7 +161,7 @@ def wave(config: Config) -> Observation:
     return Observation(None, failure="launch_failed") if a > 7 else Observation(value)
 
 
-@pytest.mark.parametrize(("result", "seeds"), [(wave, range(3)), (wave, range(50, 55)), (edge, range(4))])
+@pytest.mark.parametrize(("result", "seeds"), [(wave, range(3)), (edge, range(3))])
 def test_it_learns_where_configurations_fail(result: Callable[[Config], Observation], seeds: range) -> None:
     failed = {
         name: sum(

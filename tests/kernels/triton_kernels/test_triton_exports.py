@@ -235,7 +235,7 @@ print(json.dumps(answers))
 """
 
 
-@pytest.mark.parametrize("package", ["", "deep"])
+@pytest.mark.parametrize("package", ["deep", pytest.param("", marks=pytest.mark.slow)])
 def test_triton_takes_from_its_cache_and_times_nothing(run: Path, tmp_path: Path, package: str) -> None:
     relative = "from .numbers_of_mine import LIST as _\n" if package else ""
     folder = tmp_path / "production"
