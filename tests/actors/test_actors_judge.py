@@ -95,7 +95,7 @@ def test_a_reference_that_hangs_or_dies_is_named(task: Task, device: Any) -> Non
             verdicts(with_reference(task, statement), device, FINE, deadlines=Deadlines(prepare=1.0))
 
 
-def test_the_device_is_held_from_the_first_buffers_to_the_sanitizer(task: Task, device: Any, monkeypatch: Any) -> None:
+def test_the_device_is_held_throughout_and_who_has_it_is_said(task: Task, device: Any, monkeypatch: Any) -> None:
     """Also after a candidate has ended the process that runs kernels."""
     uuid = open_device(device.limits, device.index).uuid
     seen: list[tuple[str, bool]] = []
@@ -116,9 +116,6 @@ def test_the_device_is_held_from_the_first_buffers_to_the_sanitizer(task: Task, 
     assert seen[-1][0] == "sanitizer"
     with DeviceLock(uuid):
         pass
-
-
-def test_who_has_the_device_is_said(task: Task, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exclusive, "REPORT_AFTER_SECONDS", 0.2)
     said: list[str] = []
     other = DeviceLock(open_device(device.limits, device.index).uuid, Holder(28171, "gpu-1", "tunesmith tune gemm"))

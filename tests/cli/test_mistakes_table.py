@@ -342,7 +342,7 @@ def test_a_run_without_result_has_a_code_and_a_report(tmp_path: Path, device: An
         assert (run / "report.html").is_file() and not (run / "best").exists()
 
 
-def test_nothing_is_begun_for_a_reference_that_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_references_that_fail_or_print_disturb_nothing(folder: Path, monkeypatch: Any, capfd: Any) -> None:
     from tunesmith.actors import ray_cluster as cluster
 
     write(folder, "return {'out': factor * x * np.nan}")
@@ -350,6 +350,12 @@ def test_nothing_is_begun_for_a_reference_that_fails(folder: Path, monkeypatch: 
     with pytest.raises(TaskError, match="the reference scale returns nan at out"):
         tune(folder / "task.toml", run_dir=folder / "run", evaluations=1, backend="opencl")
     assert not (folder / "run").exists()
+    write(folder, "print('hello from the reference'); return {'out': factor * x}")
+    wrong = folder / "wrong.cl"
+    wrong.write_text((folder / "baseline.cl").read_text().replace("factor *", "factor +"))
+    with pytest.raises(SystemExit) as ended:
+        main(["check", str(folder), "--source", str(wrong), "--json"])
+    assert ended.value.code == 1 and json.loads(capfd.readouterr().out)["reason"] == "mismatch"
 
 
 @pytest.mark.slow
@@ -375,12 +381,3 @@ def test_a_hanging_reference_ends_bench_and_delays_nobody(folder: Path, command:
     finally:
         hanging.terminate()
         hanging.wait()
-
-
-def test_what_a_reference_prints_does_not_disturb_json(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    write(folder, "print('hello from the reference'); return {'out': factor * x}")
-    wrong = folder / "wrong.cl"
-    wrong.write_text((folder / "baseline.cl").read_text().replace("factor *", "factor +"))
-    with pytest.raises(SystemExit) as ended:
-        main(["check", str(folder), "--source", str(wrong), "--json"])
-    assert ended.value.code == 1 and json.loads(capfd.readouterr().out)["reason"] == "mismatch"

@@ -84,6 +84,22 @@ def test_kinds_and_stages_select_also_while_entries_are_appended(store: Journal)
     earlier = RunLog(store, before=4)
     assert [entry.sequence for entry in earlier.entries(Asked)] == [1, 3] and earlier.evaluation_count == 1
 
+    def compared(**ratios: float) -> Compared:
+        entries = (
+            FinalistResult(template="t", config={"A": name}, comparison=compare([[ratio]] * 5, [[1.0]] * 5))
+            for name, ratio in ratios.items()
+        )
+        return Compared(workload="w", entries=tuple(entries))
+
+    log = RunLog(store)
+    store.append(compared(first=0.8, second=1.3), "round-1")
+    assert log.slower_than_baseline("t") == []
+    # The finalists that take the place of rejected ones, in the same test.
+    store.append(compared(third=1.2), "round-1")
+    assert log.slower_than_baseline("t") == []
+    store.append(compared(first=1.1), "round-2")
+    assert log.slower_than_baseline("t") == ["w"] and log.slower_than_baseline("u") == []
+
 
 def test_nothing_can_be_changed_or_removed(tmp_path: Path) -> None:
     with Journal(tmp_path, create=True) as journal:
@@ -153,24 +169,6 @@ def test_a_run_of_another_version_is_refused_and_not_called_damaged(ended: Path,
     for read in (lambda: Journal(ended, create=False, reading=reading), lambda: read_summary(ended)):
         with pytest.raises(JournalError, match=said):
             read()
-
-
-def test_what_is_compared_later_takes_nothing_from_what_was_known_before(store: Journal) -> None:
-    def compared(**ratios: float) -> Compared:
-        entries = (
-            FinalistResult(template="t", config={"A": name}, comparison=compare([[ratio]] * 5, [[1.0]] * 5))
-            for name, ratio in ratios.items()
-        )
-        return Compared(workload="w", entries=tuple(entries))
-
-    log = RunLog(store)
-    store.append(compared(first=0.8, second=1.3), "round-1")
-    assert log.slower_than_baseline("t") == []
-    # The finalists that take the place of rejected ones, in the same test.
-    store.append(compared(third=1.2), "round-1")
-    assert log.slower_than_baseline("t") == []
-    store.append(compared(first=1.1), "round-2")
-    assert log.slower_than_baseline("t") == ["w"] and log.slower_than_baseline("u") == []
 
 
 def git(folder: Path, *arguments: str) -> None:

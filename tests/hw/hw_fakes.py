@@ -58,29 +58,22 @@ class FakeDriver:
             raise self.init_error
         return (self.init_result,)
 
-    def cuDriverGetVersion(self) -> tuple[FakeResult, int]:
-        return OK, 13000
-
-    def cuDeviceGetCount(self) -> tuple[FakeResult, int]:
-        return OK, len(self.devices)
-
     def cuDeviceGet(self, index: int) -> tuple[FakeResult, int]:
         return (FakeResult.CUDA_ERROR_INVALID_DEVICE, 0) if index in self.broken else (OK, index)
 
-    def cuDeviceGetName(self, length: int, device: int) -> tuple[FakeResult, bytes]:
-        return OK, b"NVIDIA H200".ljust(length, b"\0")
 
-    def cuDeviceGetPCIBusId(self, length: int, device: int) -> tuple[FakeResult, bytes]:
-        return OK, self.devices[device][1].encode().ljust(length, b"\0")
-
-    def cuDeviceGetUuid(self, device: int) -> tuple[FakeResult, Any]:
-        return OK, SimpleNamespace(bytes=bytes.fromhex(self.devices[device][0].replace("-", "")))
-
-    def cuDeviceTotalMem(self, device: int) -> tuple[FakeResult, int]:
-        return OK, 140 * 2**30
-
-    def cuDeviceGetAttribute(self, key: str, device: int) -> tuple[FakeResult, int]:
-        return OK, (H200_ATTRIBUTES | self.devices[device][2])[key.removeprefix("CU_DEVICE_ATTRIBUTE_")]
+#: Calls of the driver that succeed, and what they give.
+DRIVER_CALLS: dict[str, Callable[..., Any]] = {
+    "cuDriverGetVersion": lambda driver: 13000,
+    "cuDeviceGetCount": lambda driver: len(driver.devices),
+    "cuDeviceGetName": lambda driver, length, device: b"NVIDIA H200".ljust(length, b"\0"),
+    "cuDeviceGetPCIBusId": lambda driver, length, at: driver.devices[at][1].encode().ljust(length, b"\0"),
+    "cuDeviceGetUuid": lambda driver, at: SimpleNamespace(bytes=bytes.fromhex(driver.devices[at][0].replace("-", ""))),
+    "cuDeviceTotalMem": lambda driver, device: 140 * 2**30,
+    "cuDeviceGetAttribute": lambda driver, key, at: (H200_ATTRIBUTES | driver.devices[at][2])[key[20:]],
+}
+for _name, _give in DRIVER_CALLS.items():
+    setattr(FakeDriver, _name, lambda self, *given, give=_give: (OK, give(self, *given)))
 
 
 class FakeNvmlError(Exception):

@@ -130,7 +130,7 @@ def test_values_without_order(opened: Any, dtype: str) -> None:
         assert isinstance(both_ways(data, 0), dict), "an infinity where the largest finite value was expected"
 
 
-def test_a_byte_that_no_kernel_may_write(opened: Any) -> None:
+def test_bytes_that_no_kernel_may_write_tolerances_and_signs_of_zeros(opened: Any) -> None:
     data = data_of(opened, "float16", TOLERANCES["float16"])
     x, out, _ = data.places
     for at in (0, out.offset - 1, out.offset + out.nbytes, x.offset + 17, data.set_bytes - 1):
@@ -143,9 +143,6 @@ def test_a_byte_that_no_kernel_may_write(opened: Any) -> None:
             assert isinstance(both_ways(data, index), WrongResult), at
             held[at] ^= 1
             data.device.write(data.set_buffer(index), held)
-
-
-def test_tolerances_signs_of_zeros_and_infinities(opened: Any) -> None:
     data = data_of(opened, "float64", Tolerance(rtol=0, atol=0.5))
     data.expected_of(0)["out"][700] = 3.0
     store_right(data, 0)

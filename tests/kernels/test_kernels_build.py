@@ -128,7 +128,7 @@ def test_the_device_sees_the_values(device: Any, opened: Any) -> None:
     assert opened.read(buffer)[:20].view(np.int32).tolist() == [8, 1, 1, 7, 3]
 
 
-def test_what_decides_the_machine_code_decides_the_digest_and_the_key() -> None:
+def test_what_decides_the_machine_code_decides_the_digest_and_the_key(nvrtc: Any) -> None:
     base = template("cuda", "x", max_registers="16 * VEC", fast_math="FLAG")
     made = specialise(base, CONFIG, {"T": "float32"})
     assert (made.max_registers, made.fast_math) == (128, True)
@@ -142,9 +142,6 @@ def test_what_decides_the_machine_code_decides_the_digest_and_the_key() -> None:
     for change in ({"source": "source "}, {"max_registers": 33}, {"fast_math": False}):
         others.append(cache_key(replace(SOURCE, **change), "sm_90", "nvrtc 13.0"))
     assert len({KEY, *others}) == 6 and cache_key(SOURCE, "sm_90", "nvrtc 13.0") == KEY
-
-
-def test_fast_math_is_passed_on(nvrtc: Any) -> None:
     source = HEADS["cuda"] + "{ out[threadIdx.x] = expf(out[threadIdx.x]) / out[7]; }"
     exact = compile_text(("cuda", nvrtc), source, {"T": "float32"})
     fast = compile_text(("cuda", nvrtc), source, {"T": "float32"}, fast_math="FLAG")

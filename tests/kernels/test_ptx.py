@@ -70,7 +70,7 @@ $L__info_string0:
 """
 
 
-def test_blocks_begin_at_labels_and_behind_branches() -> None:
+def test_blocks_are_marked_and_those_that_no_launch_entered_told() -> None:
     text, blocks = mark_blocks(PTX, "some", "k")
     assert blocks == ((3, 4), (5,), (7,), (7,), (8,), (8,))
     assert text.count(f"st.global.u32 [{MARKS}+") == 6
@@ -83,6 +83,32 @@ def test_blocks_begin_at_labels_and_behind_branches() -> None:
     for text in ("", ".version 8.0\n.address_size 64\n", without, cut):
         with pytest.raises(ValueError):
             mark_blocks(text, "some", "k")
+    task = load_task("softmax")
+    template = task.sources("cuda").baseline.template
+    blocks = ((3, 4), (4, 5), (7,), (5,))
+    artifact: Any = None
+    key = (("T", "float16"),)
+    coverage = Coverage(Candidate(template, {}, {}), {key: MarkedArtifact(artifact, blocks)})
+    assert coverage.wanted(key) and not coverage.wanted((("T", "float32"),))
+    coverage.add(key, frozenset({0}))
+    coverage.add(key, frozenset({0, 1}))
+    (one,) = coverage.unexecuted()
+    assert (one.count, one.blocks, one.lines) == (2, 4, (7,))
+    assert str(one) == "T=float16: 2 of 4 blocks, line 7"
+    coverage.add(key, frozenset({2, 3}))
+    assert coverage.unexecuted() == () and not coverage.wanted(key)
+    launch: Any = {"grid": ["1"], "block": ["1"]}
+    fields = {"name": "k", "backend": "triton", "entry": "k", "source": "\n" * 9, "launch": launch}
+    artifact: Any = None
+    odd, even = ((("T", "float16"), ("argument n", kind)) for kind in ("i32", "i32:16"))
+    marked = {key: MarkedArtifact(artifact, ((3, 4), (7,))) for key in (odd, even)}
+    coverage = Coverage(Candidate(Template.model_validate(fields), {}, {}), marked)
+    coverage.add(odd, frozenset({0}))
+    coverage.add(even, frozenset({0}))
+    assert coverage.unreached() == [{"T": "float16"}]
+    coverage.add(even, frozenset({1}))
+    (one,) = coverage.unexecuted()
+    assert not coverage.unreached() and (one.types, one.count, one.blocks, one.lines) == ("T=float16", 1, 4, ())
 
 
 @pytest.fixture(scope="module")
@@ -216,35 +242,6 @@ def test_marked_kernels_of_the_library_assemble(name: str, mark: Callable[[Speci
         assert found.artifact.code.startswith(b"\x7fELF") and len(found.blocks) > 1
         named = [line for block in found.blocks for line in block]
         assert named and all(1 <= line <= template.source.count("\n") + 1 for line in named)
-
-
-def test_what_no_launch_entered_is_told_by_lines() -> None:
-    task = load_task("softmax")
-    template = task.sources("cuda").baseline.template
-    blocks = ((3, 4), (4, 5), (7,), (5,))
-    artifact: Any = None
-    key = (("T", "float16"),)
-    coverage = Coverage(Candidate(template, {}, {}), {key: MarkedArtifact(artifact, blocks)})
-    assert coverage.wanted(key) and not coverage.wanted((("T", "float32"),))
-    coverage.add(key, frozenset({0}))
-    coverage.add(key, frozenset({0, 1}))
-    (one,) = coverage.unexecuted()
-    assert (one.count, one.blocks, one.lines) == (2, 4, (7,))
-    assert str(one) == "T=float16: 2 of 4 blocks, line 7"
-    coverage.add(key, frozenset({2, 3}))
-    assert coverage.unexecuted() == () and not coverage.wanted(key)
-    launch: Any = {"grid": ["1"], "block": ["1"]}
-    fields = {"name": "k", "backend": "triton", "entry": "k", "source": "\n" * 9, "launch": launch}
-    artifact: Any = None
-    odd, even = ((("T", "float16"), ("argument n", kind)) for kind in ("i32", "i32:16"))
-    marked = {key: MarkedArtifact(artifact, ((3, 4), (7,))) for key in (odd, even)}
-    coverage = Coverage(Candidate(Template.model_validate(fields), {}, {}), marked)
-    coverage.add(odd, frozenset({0}))
-    coverage.add(even, frozenset({0}))
-    assert coverage.unreached() == [{"T": "float16"}]
-    coverage.add(even, frozenset({1}))
-    (one,) = coverage.unexecuted()
-    assert not coverage.unreached() and (one.types, one.count, one.blocks, one.lines) == ("T=float16", 1, 4, ())
 
 
 SORTS = """

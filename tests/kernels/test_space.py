@@ -86,7 +86,7 @@ def test_listed_points_are_the_filtered_product(texts: list[str], limit: int, ch
     assert sum(space.rejected.values()) + len(space) == space.cartesian
 
 
-def test_reasons_name_the_rule_and_the_numbers() -> None:
+def test_points_have_neighbours_or_reasons_with_the_rule_and_the_numbers() -> None:
     rule = SpaceRule(parse("A * B <= limit"), {"limit": 8}, because="the tile must fit.")
     space = Space.build(parameters(), [rule])
     point: Config = {"A": 8, "B": 2, "C": 1, "D": "wide", "E": True}
@@ -113,6 +113,20 @@ def test_reasons_name_the_rule_and_the_numbers() -> None:
     ]
     reason = space.reject({"X": 512, "Y": 3})
     assert reason is not None and reason.reason == "unknown_value"
+    space = Space.from_codes(parameters("AB"), np.array([[1, 1], [0, 2]]), "The table")
+    assert [space.config(i) for i in range(2)] == [{"A": 1, "B": 2}, {"A": 2, "B": 1}]
+    assert space.reject({"A": 8, "B": 2}).rule == "The table" and space.reject({"A": 1, "B": 2}) is None
+    assert space.rejected == {"The table": 10}
+    with pytest.raises(TunesmithError, match="reads Q, which is not a parameter"):
+        Space.build(parameters(), stated("Q > 1"))
+    with pytest.raises(TunesmithError, match="declared twice"):
+        Space.build([*parameters("A"), *parameters("A")], [])
+    listed = [Parameter(name="A", values=(8, 1, 4, 2)), Parameter(name="D", values=("x", "y", "z"))]
+    space = Space.build(listed, stated("A != 4"))
+    here = space.index({"A": 2, "D": "x"})
+    near = [tuple(space.config(point).values()) for point in space.neighbours(here)]
+    assert sorted(map(str, near)) == sorted(map(str, [(1, "x"), (8, "x"), (2, "y"), (2, "z")]))
+    assert space.config(space.neighbours(space.index({"A": 8, "D": "x"}))[0]) == {"A": 2, "D": "x"}
 
 
 MIXED = (
@@ -147,23 +161,6 @@ def test_any_condition_means_on_arrays_what_it_means_on_a_point(text: str) -> No
     values = {name: domain.values[column][codes[:, column]] for name, column in domain.column.items()}
     flags = rule.flags(values, len(points)).tolist()
     assert not [point for flag, point in zip(flags, points, strict=True) if flag != rule.holds(point)]
-
-
-def test_points_of_a_table_are_a_space_and_mistakes_are_told() -> None:
-    space = Space.from_codes(parameters("AB"), np.array([[1, 1], [0, 2]]), "The table")
-    assert [space.config(i) for i in range(2)] == [{"A": 1, "B": 2}, {"A": 2, "B": 1}]
-    assert space.reject({"A": 8, "B": 2}).rule == "The table" and space.reject({"A": 1, "B": 2}) is None
-    assert space.rejected == {"The table": 10}
-    with pytest.raises(TunesmithError, match="reads Q, which is not a parameter"):
-        Space.build(parameters(), stated("Q > 1"))
-    with pytest.raises(TunesmithError, match="declared twice"):
-        Space.build([*parameters("A"), *parameters("A")], [])
-    listed = [Parameter(name="A", values=(8, 1, 4, 2)), Parameter(name="D", values=("x", "y", "z"))]
-    space = Space.build(listed, stated("A != 4"))
-    here = space.index({"A": 2, "D": "x"})
-    near = [tuple(space.config(point).values()) for point in space.neighbours(here)]
-    assert sorted(map(str, near)) == sorted(map(str, [(1, "x"), (8, "x"), (2, "y"), (2, "z")]))
-    assert space.config(space.neighbours(space.index({"A": 8, "D": "x"}))[0]) == {"A": 2, "D": "x"}
 
 
 def wide(values: int, names: Iterable[str]) -> list[Parameter]:

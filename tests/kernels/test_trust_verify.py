@@ -67,7 +67,7 @@ def test_the_plan_has_all_workloads_kinds_of_contents_and_two_seeds(limits: Devi
     assert len({one.workload.name for one in small if not one.derived}) == 1
 
 
-def test_drawn_steps_are_of_all_sizes_and_contents() -> None:
+def test_drawn_steps_are_of_all_sizes_contents_types_and_scalars() -> None:
     task = load_task("silu_and_mul")
     workload, types = task.workloads[0], [{"T": "float16"}, {"T": "float32"}]
     steps = reaching_steps(task, GPU, workload, types, seed=0)
@@ -99,6 +99,20 @@ def test_drawn_steps_are_of_all_sizes_and_contents() -> None:
     task = load_task(str(TASKS / "candidates" / "tasks" / "row_sum"))
     assert kinds_of(task) == WHOLE
     assert {one.contents.kind for one in plan(task, GPU, seed=0) if one.derived} == set(WHOLE)
+    task = load_task("fused_add_rmsnorm")
+    changes = {"weight": {"dtype": "W"}, "eps": {"values": ("1e-3", "d / 1000")}}
+    arguments = tuple(one.model_copy(update=changes.get(one.name, {})) for one in task.arguments)
+    workloads = tuple(one.model_copy(update={"types": {**one.types, "W": "float32"}}) for one in task.workloads)
+    types = {**task.types, "W": ("float16", "float32")}
+    task = task.model_copy(update={"arguments": arguments, "types": types, "workloads": workloads})
+    steps = drawn_steps(Shapes(task, GPU, workloads[0], 0))
+    assert {tuple(one.workload.types.values()) for one in steps} == set(itertools.product(*types.values()))
+    found = [(value, step.workload.sizes["d"]) for step in steps for _, value in step.contents.scalars]
+    assert found and all(value in (1e-3, size / 1000) for value, size in found)
+    values = [{value for step in drawn("fused_add_rmsnorm", GPU, seed)[1] for _, value in step.contents.scalars}
+              for seed in range(4)]  # fmt: skip
+    assert all(len(one) == len(planning.SCALARS) and {-1e-6, 0.0} < one for one in values)
+    assert len(set.union(*values)) > 10
 
 
 def drawn(name: str, limits: DeviceLimits, seed: int) -> tuple[Task, list[Step]]:
@@ -133,23 +147,6 @@ def test_each_power_of_two_that_divides_a_size_meets_each_of_its_magnitudes(name
         _, steps = drawn(name, CPU, seed)
         found = {(math.gcd(one.workload.sizes[size], 256), one.workload.sizes[size].bit_length()) for one in steps}
         assert found >= {(1 << power, bits) for bits in range(1, 14) for power in range(min(bits, 9))}
-
-
-def test_all_declared_combinations_of_types_are_drawn_and_scalars_a_task_lists() -> None:
-    task = load_task("fused_add_rmsnorm")
-    changes = {"weight": {"dtype": "W"}, "eps": {"values": ("1e-3", "d / 1000")}}
-    arguments = tuple(one.model_copy(update=changes.get(one.name, {})) for one in task.arguments)
-    workloads = tuple(one.model_copy(update={"types": {**one.types, "W": "float32"}}) for one in task.workloads)
-    types = {**task.types, "W": ("float16", "float32")}
-    task = task.model_copy(update={"arguments": arguments, "types": types, "workloads": workloads})
-    steps = drawn_steps(Shapes(task, GPU, workloads[0], 0))
-    assert {tuple(one.workload.types.values()) for one in steps} == set(itertools.product(*types.values()))
-    found = [(value, step.workload.sizes["d"]) for step in steps for _, value in step.contents.scalars]
-    assert found and all(value in (1e-3, size / 1000) for value, size in found)
-    values = [{value for step in drawn("fused_add_rmsnorm", GPU, seed)[1] for _, value in step.contents.scalars}
-              for seed in range(4)]  # fmt: skip
-    assert all(len(one) == len(planning.SCALARS) and {-1e-6, 0.0} < one for one in values)
-    assert len(set.union(*values)) > 10
 
 
 def test_a_launch_of_nothing_is_no_traceback_but_a_reason() -> None:

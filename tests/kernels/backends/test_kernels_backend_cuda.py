@@ -79,7 +79,7 @@ class TestNvrtcCompiler(CompilerContract):
         failed = compiler.compile(Specialised("cuda", "k", source))
         assert isinstance(failed, CompileFailed) and "Parsing error near '.inc" in failed.log
 
-    def test_the_headers_of_cuda_are_found(self, compiler: Compiler) -> None:
+    def test_headers_are_found_or_named_and_errors_of_the_assembler_told(self, compiler: Compiler) -> None:
         for name in ("cuda_fp16.h", "cuda_bf16.h", "cooperative_groups.h", "mma.h"):
             # Behind a line of its own a header is not precompiled, which for one use takes longer than it saves.
             text = f'#define USED 1\n#include <{name}>\nextern "C" __global__ void k(int* p) {{ *p = USED; }}'
@@ -87,14 +87,10 @@ class TestNvrtcCompiler(CompilerContract):
             if isinstance(answer, CompileFailed):
                 # Some need the C++ library's headers, which are a package of their own.
                 assert name != "cuda_fp16.h" and name != "cuda_bf16.h", answer.first_error
-
-    def test_whose_headers_are_missing_is_said(self, compiler: Compiler) -> None:
         text = '#include <cub/block/nowhere.cuh>\nextern "C" __global__ void k() {}'
         answer = compiler.compile(Specialised("cuda", "k", text))
         assert isinstance(answer, CompileFailed)
         assert "cub/block/nowhere.cuh" in answer.first_error and "nvidia-cuda-cccl" in answer.first_error
-
-    def test_errors_of_the_assembler_are_told(self, compiler: Compiler) -> None:
         text = (
             'extern "C" __global__ void big(int* a) { __shared__ int x[20000]; x[threadIdx.x] = a[0];'
             " __syncthreads(); a[1] = x[threadIdx.x ^ 1]; }"

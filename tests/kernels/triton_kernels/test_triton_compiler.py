@@ -44,9 +44,6 @@ def test_an_artifact_has_what_a_launch_needs(tmp_path: Path) -> None:
     assert replace(made, call=other).code_digest != made.code_digest
     cache = ArtifactCache(tmp_path / "cache")
     assert cache.put("a" * 64, made) and cache.get("a" * 64) == made
-
-
-def test_machine_code_depends_on_the_class_of_a_size(tmp_path: Path) -> None:
     same = triton_task(tmp_path)
     odd = same.workloads[1].model_copy(update={"types": {"T": "float16"}})
     task = same.model_copy(update={"workloads": (same.workloads[0], odd)})

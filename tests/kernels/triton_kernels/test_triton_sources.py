@@ -106,9 +106,6 @@ def test_of_a_size_that_a_block_covers_the_power_of_two_decides(tmp_path: Path) 
         like = int(kind(n)[4:])
         assert (like - 1).bit_length() == (n - 1).bit_length()
         assert (like == 1, like % 16 == 0) == (n == 1, n % 16 == 0)
-
-
-def test_a_verdict_compiles_a_bounded_number_of_sizes_that_are_constants(tmp_path: Path) -> None:
     task = triton_task(tmp_path, KERNEL.replace("n, step", "n: tl.constexpr, step"))
     template, limits = task.sources("triton").templates[0], as_triton(resolve_target("h200"))
     steps = plan(task, limits, 0, math.inf, None, template.source, set())
