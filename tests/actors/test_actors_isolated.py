@@ -79,8 +79,7 @@ def test_it_lives_between_calls_or_says_why_it_cannot_be_made() -> None:
             subject.call("mistake", 20.0)
         with pytest.raises(RuntimeError, match="ZeroDivisionError: ours"):
             subject.call("bug", 20.0)
-        assert subject.call("alarm", 20.0) == 0
-        assert subject.call("imported", 20.0, "__mp_main__") is False
+        assert subject.call("alarm", 20.0) == 0 and subject.call("imported", 20.0, "__mp_main__") is False
         assert subject.call("add", 20.0, 3) == (10, pid)
     assert gone(pid) and sys.modules["__main__"].__name__ == "__main__"
     with Isolated("run", Subject, -1) as subject:
@@ -187,8 +186,7 @@ def test_a_compile_worker_meets_its_pages_once() -> None:
         return int(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
 
     # 9 MiB are 2304 pages of 4 KiB. Larger pages would make the first figure smaller, never the second larger.
-    assert faults(keep=True) < 20
-    assert faults(keep=False) > 100
+    assert faults(keep=True) < 20 and faults(keep=False) > 100
 
 
 def test_a_compiler_has_another_version_where_its_headers_have(monkeypatch: pytest.MonkeyPatch) -> None:

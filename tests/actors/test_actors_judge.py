@@ -300,8 +300,7 @@ def test_large_workloads_are_one_process_alone_and_an_error_ends_all() -> None:
     steps = [pretended_step(nbytes=100 if place % 3 == 0 else 1, seconds=0.01) for place in range(30)]
     findings, done = run(steps, 3)
     assert len(findings.passed()) == 30
-    assert {done[place] for place in range(0, 30, 3)} == {0}
-    assert len(set(done.values())) > 1
+    assert {done[place] for place in range(0, 30, 3)} == {0} and len(set(done.values())) > 1
     runners: list[Any] = []
     slow, wrong = pretended_step(seconds=600.0), pretended_step(seconds=-1.0)
     with pytest.raises(TunesmithError, match="at fault"):
@@ -323,8 +322,7 @@ def test_several_processes_give_the_verdict_of_one(device: Any) -> None:
 def test_who_waits_or_begins_uses_up_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else every slow step, whose process is killed, would be a first one again, and nothing would end the verdict."""
     own = [pretended_step(seconds=0.3), pretended_step(seconds=0.05, derived=True)]
-    assert not run(own, 1, 0.25)[0].is_spent
-    assert run([pretended_step(seconds=0.3, derived=True)], 1, 0.25)[0].is_spent
+    assert not run(own, 1, 0.25)[0].is_spent and run([pretended_step(seconds=0.3, derived=True)], 1, 0.25)[0].is_spent
     for after in (False, True):
         monkeypatch.setattr(PretendedRunner, "is_cold", lambda runner, _, after=after: after if runner.done else True)
         assert run([pretended_step(seconds=0.3, derived=True)], 1, 0.25)[0].is_spent == after
@@ -367,8 +365,7 @@ def test_the_time_in_which_checks_are_compiled_is_not_the_kernels() -> None:
         return [method for method, seconds in calls if seconds <= short]
 
     for types in ({"T": "float32"}, {"T": "float16"}):
-        assert short_calls(types) == []
-        assert short_calls(types) == ["time_baseline"]
+        assert short_calls(types) == [] and short_calls(types) == ["time_baseline"]
     examiner.starts += 1
     assert short_calls({"T": "float16"}) == []
     findings = Findings(KERNELS, 20.0)

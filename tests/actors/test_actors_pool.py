@@ -223,8 +223,7 @@ def test_a_comparison_holds_an_end_against_who_ended_it_and_costs_no_other_anyth
         def kinds(*troubles: int) -> list[type]:
             return [type(result) for result in compared(*troubles).results]
 
-        assert kinds(0, CRASH) == [Comparison, Crashed]
-        assert kinds(NO_COMPILE, WRONG) == [CompileFailed, WrongResult]
+        assert kinds(0, CRASH) == [Comparison, Crashed] and kinds(NO_COMPILE, WRONG) == [CompileFailed, WrongResult]
         assert kinds(ENDLESS, 0) == [TimedOut, Comparison]
         for beside in (opponents, opponents[1:]):
             found = compared(0, opponents=beside)

@@ -103,8 +103,7 @@ def test_without_a_gain_the_baseline_is_kept_and_without_energy_told(tmp_path: P
     monkeypatch.setitem(globals(), "joules", lambda config, workload: 1e-3)
     summary = run(tmp_path / "run", objective="energy").summary
     assert summary.sentence.startswith("No reliable gain: keep the baseline. Measured 1.00 times its energy")
-    assert summary.dispatch == ()
-    assert summary.dispatching is not None and summary.dispatching.lines == ("baseline",)
+    assert summary.dispatch == () and summary.dispatching is not None and summary.dispatching.lines == ("baseline",)
     monkeypatch.setattr("tunesmith.actors.pool.pool.Pool", SimulatedPool)
     with pytest.raises(TunesmithError, match=r"The energy of the baseline could not be measured on .*--objective time"):
         run(tmp_path / "without", objective="energy")

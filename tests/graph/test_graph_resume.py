@@ -62,15 +62,13 @@ def require_whole(
         assert len(stages) == len(set(stages)), f"{kind} twice, {place}"
     assert result.valid and result.summary["ended_by"] == whole.summary["ended_by"]
     if same:
-        assert asked(folder) == asked(whole.folder)
-        assert result.summary["general"] == whole.summary["general"]
+        assert asked(folder) == asked(whole.folder) and result.summary["general"] == whole.summary["general"]
 
 
 def test_a_run_keeps_its_budget_and_measures_nothing_twice(tmp_path: Path, simulation: list[Any]) -> None:
     result = run(tmp_path / "run", evaluations=8, rounds=2)
     assert result.valid and result.summary["evaluations"] == 8
-    assert len(simulation) == 8
-    assert len({config_key(config) for config in simulation}) == 8
+    assert len(simulation) == 8 and len({config_key(config) for config in simulation}) == 8
     assert [event.stage for event in rows(tmp_path / "run", "searched")] == ["round-1", "round-2"]
     with pytest.raises(TunesmithError, match="holds a run already"):
         run(tmp_path / "run")
@@ -148,8 +146,7 @@ def test_ended_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
 def test_a_small_space_ends_and_is_shown_again_without_work(tmp_path: Path, simulation: Any, monkeypatch: Any) -> None:
     shown: list[Progress] = []
     first = run(tmp_path / "run", evaluations=500, rounds=2, listener=shown.append)
-    assert first.summary["evaluations"] == len(simulation) == 28
-    assert first.summary["ended_by"] == "exhausted"
+    assert first.summary["evaluations"] == len(simulation) == 28 and first.summary["ended_by"] == "exhausted"
     # What failed has no time.
     assert first.summary["failures"] == {"compile_failed": 7} and first.summary["general"]["config"]["GROUP"] != 1
     assert [one.budget for one in shown if one.phase == "tune"][-1] == 28

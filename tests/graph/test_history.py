@@ -136,10 +136,8 @@ def test_floors_are_from_the_best_roofs_of_the_device(store: ResultsStore, tmp_p
 
 def test_the_newer_of_two_entries_stays_and_all_travel_as_a_file(store: ResultsStore, tmp_path: Path) -> None:
     new = entry(ratio=0.7, at="2026-02-01T00:00:00+00:00")
-    assert (store.keep([entry()]), store.keep([new]), store.keep([entry()])) == (1, 1, 0)
-    assert store.entries() == [new]
-    assert store.keep([entry(driver="2")]) == 1
-    assert store.write_file(tmp_path / "all.json") == 2
+    assert (store.keep([entry()]), store.keep([new]), store.keep([entry()])) == (1, 1, 0) and store.entries() == [new]
+    assert store.keep([entry(driver="2")]) == 1 and store.write_file(tmp_path / "all.json") == 2
     other = ResultsStore(tmp_path / "other.sqlite")
     assert (other.read_file(tmp_path / "all.json"), other.read_file(tmp_path / "all.json")) == (2, 0)
     assert other.entries() == store.entries()

@@ -60,8 +60,7 @@ def test_the_page_begins_with_what_matters(found: Found) -> None:
     table = [line for line in text.splitlines() if line.startswith("|")]
     for row in (*summary.tuned, *summary.held_out):
         assert any(line.startswith(f"| {row.workload}") for line in table)
-    assert "\n\n\n" not in text and text.count("<details>") == text.count("</details>") == 1
-    assert len(text) < 20_000
+    assert "\n\n\n" not in text and text.count("<details>") == text.count("</details>") == 1 and len(text) < 20_000
 
 
 def test_every_configuration_is_in_the_chart_and_effects_are_the_device_s(found: Found) -> None:
@@ -98,8 +97,7 @@ def test_a_long_run_stays_a_small_page_and_throttling_is_told(found: Found, monk
     )
     (chart,) = search_charts(log, summary)
     bests = sum(kind == "newbest" for _, _, kind, _ in chart.marks)
-    assert bests == len(chart.lines[-1][1]) // 2
-    assert len(many) == 3_000 and len(chart.marks) <= report.MAX_MARKS + bests
+    assert bests == len(chart.lines[-1][1]) // 2 and len(many) == 3_000 and len(chart.marks) <= report.MAX_MARKS + bests
     assert f"{len(many) - len(chart.marks)} of the marks are not drawn" in chart.caption
     assert len(render_report(log, summary).encode()) < MAX_PAGE_BYTES
 

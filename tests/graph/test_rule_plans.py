@@ -233,8 +233,7 @@ def test_half_are_out_after_each_part_and_who_becomes_better_is_in_again() -> No
         ([4.0, 3.0, 2.0, 1.0], 48, [4, 4, 12, 28]),
     ):
         assert play(values, total) == wanted and max_evaluations(len(values), total) == max(wanted)
-    assert ask_order([10, 10], [1.0, 2.0], 40)[0] == 0
-    assert ask_order([15, 10], [1.0, 0.9], 40)[0] == 1
+    assert ask_order([10, 10], [1.0, 2.0], 40)[0] == 0 and ask_order([15, 10], [1.0, 0.9], 40)[0] == 1
     assert ask_order([10, 10], [None, 2.0], 40)[0] == 1, "who has no result stands behind who has one"
     assert ask_order([0, 0, 0], [None, None, None], 30)[0] == 0
 
@@ -242,8 +241,7 @@ def test_half_are_out_after_each_part_and_who_becomes_better_is_in_again() -> No
 @given(some.lists(some.floats(0.01, 100), min_size=1, max_size=8), some.integers(1, 300))
 def test_all_is_spent_each_has_a_turn_and_none_more_than_the_maximum(values: list[float], total: int) -> None:
     asked = play(values, total)
-    assert sum(asked) == total
-    assert max(asked) <= max_evaluations(len(values), total) + len(values)
+    assert sum(asked) == total and max(asked) <= max_evaluations(len(values), total) + len(values)
     if total >= 4 * len(values) ** 2:
         assert min(asked) > 0
 

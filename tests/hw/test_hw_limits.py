@@ -75,8 +75,7 @@ def test_a_file_overrides_its_base(tmp_path):
     path = write(tmp_path, text)
     half = resolve_target(str(path))
     changed = {"name": "half", "sm_count": 66, "max_grid_dims": (1024, 1, 1), "source": half.source}
-    assert half == dataclasses.replace(resolve_target("h200"), **changed)
-    assert half.source.startswith(f"file {path}")
+    assert half == dataclasses.replace(resolve_target("h200"), **changed) and half.source.startswith(f"file {path}")
     assert resolve_target(str(write(tmp_path, "\xef\xbb\xbf" + text))) == half
     with pytest.raises(TunesmithError, match="cannot be read"):
         resolve_target(str(tmp_path / "none.toml"))
@@ -235,8 +234,7 @@ def test_which_roof_binds_unless_it_was_beaten():
 @given(st.floats(0, 1e15), st.floats(0, 1e18))
 def test_more_work_never_has_a_lower_floor_and_both_roofs_hold(moved, flops):
     floor = H200.floor_seconds(moved, flops, "float16")
-    assert floor is not None and floor >= flops / 800e12
-    assert floor >= moved / 4.15e12 * (1 - 1e-12)
+    assert floor is not None and floor >= flops / 800e12 and floor >= moved / 4.15e12 * (1 - 1e-12)
     assert H200.floor_seconds(moved * 1.5 + 1, flops, "float16") >= floor
 
 

@@ -127,8 +127,7 @@ def test_packages_that_are_not_installed(monkeypatch):
     for name in ("cuda.bindings.driver", "pynvml", "pyopencl"):
         monkeypatch.setitem(sys.modules, name, None)
     inventory = probe(environ={})
-    assert inventory.devices == ()
-    assert ["cuda13" in inventory.notes[0], "cuda13" in inventory.notes[1]] == [True, True]
+    assert inventory.devices == () and ["cuda13" in inventory.notes[0], "cuda13" in inventory.notes[1]] == [True, True]
     assert "tunesmith[opencl]" in inventory.notes[2]
     with pytest.raises(NoDevice, match=r"no cuda device 0 here; this process sees no device at all\. Why\."):
         Inventory((), ("Why.",)).device("cuda")
@@ -166,8 +165,7 @@ def test_opencl_devices_and_platforms_without_any():
     cpu, gpu = inventory.devices
     assert (cpu.index, cpu.platform_index, cpu.device_index) == (0, 0, 1)
     assert (cpu.limits.kind, gpu.limits.kind, gpu.limits.warp_size) == ("cpu", "gpu", 64)
-    assert gpu.limits.max_block_dims == (256, 256, 1)
-    assert (gpu.limits.l2_bytes, gpu.limits.clock_hz) == (None, 1.5e9)
+    assert gpu.limits.max_block_dims == (256, 256, 1) and (gpu.limits.l2_bytes, gpu.limits.clock_hz) == (None, 1.5e9)
     assert "neither a CPU nor a GPU" in inventory.notes[0]
     none = {"platform_error": "PLATFORM_NOT_FOUND_KHR"}, {"device_error": "DEVICE_NOT_FOUND"}, {}
     for errors, said in zip(
@@ -259,8 +257,7 @@ def test_a_sample_is_in_si_units_and_what_a_gpu_does_not_report_is_asked_once():
     nvml.throttle_bits = 0x1 | 0x4
     with open_telemetry(GPU, nvml_module=nvml) as source:
         full = Telemetry(1.98e9, 3.201e9, 350.5, 12.345, 41.0, ("sw_power_cap",))
-        assert source.sample(energy=True) == full
-        assert source.sample() == dataclasses.replace(full, energy_j=None)
+        assert source.sample(energy=True) == full and source.sample() == dataclasses.replace(full, energy_j=None)
     assert (nvml.started, nvml.calls.count("energy")) == (0, 1)
     nvml = one_gpu(energy=3, power=4)
     with open_telemetry(GPU, nvml_module=nvml) as source:

@@ -77,8 +77,7 @@ def both_ways(data: WorkloadData, index: int) -> Any:
     if isinstance(slow, WrongResult):
         assert passed is None, slow
     else:
-        assert passed is not None
-        assert set(passed) == set(slow)
+        assert passed is not None and set(passed) == set(slow)
         for name, one in passed.items():
             assert one.largest == pytest.approx(slow[name].largest, rel=1e-12)
             assert one.rms == pytest.approx(slow[name].rms, rel=1e-12)

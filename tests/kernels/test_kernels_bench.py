@@ -59,8 +59,7 @@ def test_a_time_below_the_floor_is_an_error(bench: Any, candidate: Any, monkeypa
     # Some processors' last cache holds all sets of so small a task: then no time is too short.
     monkeypatch.setattr(bench, "limits", replace(bench.limits, l2_bytes=1 << 20))
     fine = visit(bench, candidate)
-    assert isinstance(fine, Measured)
-    assert isinstance(visit(bench, candidate, floor=fine.low), Measured)
+    assert isinstance(fine, Measured) and isinstance(visit(bench, candidate, floor=fine.low), Measured)
     wrong = visit(bench, candidate, floor=100 * fine.high)
     assert isinstance(wrong, Implausible) and "work is left out" in wrong.detail
 
@@ -176,8 +175,7 @@ def test_energy_is_that_of_launches_between_moves_of_the_counter(monkeypatch: py
         time.sleep(0.001)
         return 1
 
-    assert measure_energy(run, lambda: 5.0, 0.05) is None
-    assert measure_energy(run, lambda: None, 0.05) is None
+    assert measure_energy(run, lambda: 5.0, 0.05) is None and measure_energy(run, lambda: None, 0.05) is None
     assert len(runs) > 3
 
 

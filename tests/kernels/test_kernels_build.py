@@ -170,11 +170,9 @@ OF_THE_COMPILER = (
 def test_what_was_put_is_got_and_nothing_else(tmp_path: Path) -> None:
     cache, body = ArtifactCache(tmp_path), bytes(range(256)) * 100
     for failed in OF_THE_COMPILER:
-        assert not cache.put(KEY, failed) and not cache.failure
-        assert cache.get(KEY) is None and entries(tmp_path) == []
+        assert not cache.put(KEY, failed) and not cache.failure and cache.get(KEY) is None and entries(tmp_path) == []
     for result in (ARTIFACT, CompileFailed("a.cu(3): error", "the log\n\0 of it")):
-        assert ArtifactCache(tmp_path).put(KEY, result)
-        assert ArtifactCache(tmp_path).get(KEY) == result
+        assert ArtifactCache(tmp_path).put(KEY, result) and ArtifactCache(tmp_path).get(KEY) == result
     assert cache.write(KEY, body) and ArtifactCache(tmp_path).read(KEY) == body
     assert cache.get(KEY) is None and entries(tmp_path) == [] and cache.read(KEY) is None
     cache, (one, other) = ArtifactCache(tmp_path), keys(2)
@@ -201,8 +199,7 @@ def test_a_damaged_entry_is_a_miss_and_goes(tmp_path_factory: Any, place: int, b
     same = data[place] == byte and not cut
     data[place] = byte
     path.write_bytes(data[:place] if cut else data)
-    assert cache.get(KEY) == (ARTIFACT if same else None)
-    assert path.exists() == same
+    assert cache.get(KEY) == (ARTIFACT if same else None) and path.exists() == same
     assert cache.put(KEY, ARTIFACT) and cache.get(KEY) == ARTIFACT
 
 
@@ -219,8 +216,7 @@ def test_the_least_recently_used_go_first_and_the_bound_holds(tmp_path: Path) ->
     assert len(entries(tmp_path)) < len(names), "the bound holds without being asked for"
     total = cache.evict()
     assert total <= cache.max_bytes and total == sum(path.stat().st_size for path in entries(tmp_path))
-    assert cache.get(names[0]) == ARTIFACT and cache.get(names[-1]) == ARTIFACT
-    assert cache.get(names[1]) is None
+    assert cache.get(names[0]) == ARTIFACT and cache.get(names[-1]) == ARTIFACT and cache.get(names[1]) is None
 
 
 def work(folder: Path, names: list[str], seed: int) -> None:
@@ -242,8 +238,7 @@ def test_many_processes_share_a_folder(tmp_path: Path) -> None:
     for process in processes:
         process.join(60)
         assert process.exitcode == 0
-    assert not list(tmp_path.glob("*/.*.tmp"))
-    assert ArtifactCache(tmp_path, max_bytes=10 * 11_000).evict() <= 10 * 11_000
+    assert not list(tmp_path.glob("*/.*.tmp")) and ArtifactCache(tmp_path, max_bytes=10 * 11_000).evict() <= 10 * 11_000
 
 
 @contextmanager

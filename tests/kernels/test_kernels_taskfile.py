@@ -111,11 +111,9 @@ def test_a_task_in_full(folder: Path) -> None:
     assert (template.name, template.entry, template.backend) == ("template", "scale", "cuda")
     assert template.default_config == {"BLOCK": 64, "VEC": 2}
     assert template.launch.block == ("BLOCK",) and template.constraints[0].expression == "BLOCK * VEC <= 256"
-    assert template.source == KERNEL and task.reference == REFERENCE
-    assert task.sources("cuda").baseline.label == "plain"
+    assert template.source == KERNEL and task.reference == REFERENCE and task.sources("cuda").baseline.label == "plain"
     again = Task.model_validate(json.loads(json.dumps(task.model_dump(mode="json"))))
-    assert again == task and math.isinf(again.arguments[0].fill.special[0].value)
-    assert load_task(str(folder)) == task
+    assert again == task and math.isinf(again.arguments[0].fill.special[0].value) and load_task(str(folder)) == task
     assert read_task(folder / "task.toml").nan == "propagates"
     edit(folder, "task.toml", "bytes = ", 'nan = "any"\nbytes = ')
     edit(folder, "task.toml", "[tolerance]", "[tolerance]\ny = { rtol = 0.25, atol = 0 }")
@@ -525,8 +523,7 @@ def test_ten_megabytes_are_refused_and_an_unknown_name_is_told_in_full() -> None
     assert parse("n // d if d else 0").evaluate({"n": 4, "d": 0}) == 0
     assert parse("d == 0 or n % d == 0").evaluate({"n": 4, "d": 0}) is True
     assert parse("d and n // d > 1").evaluate({"n": 4, "d": 0}) is False
-    assert parse("1 < a in (2, 3)").evaluate({"a": 3}) is True
-    assert parse("log2(n)").integer({"n": 1024}) == 10
+    assert parse("1 < a in (2, 3)").evaluate({"a": 3}) is True and parse("log2(n)").integer({"n": 1024}) == 10
     big = np.array([3, 1 << 40])
     for text in ("n * n", "n * 8388608", "n + 4611686018427387904", "-n - 4611686018427387904"):
         with pytest.raises(ExpressionError, match="exceeds"):

@@ -73,8 +73,7 @@ $L__info_string0:
 def test_blocks_are_marked_and_those_that_no_launch_entered_told() -> None:
     text, blocks = mark_blocks(PTX, "some", "k")
     assert blocks == ((3, 4), (5,), (7,), (7,), (8,), (8,))
-    assert text.count(f"st.global.u32 [{MARKS}+") == 6
-    assert f".global .align 4 .u32 {MARKS}[6];" in text
+    assert text.count(f"st.global.u32 [{MARKS}+") == 6 and f".global .align 4 .u32 {MARKS}[6];" in text
     # Nothing in front of a declaration, and nothing where no jump leads.
     body = text[text.index("{", text.index("maxntid")) :]
     assert body.index(".reg .b32") < body.index("st.global")
@@ -93,8 +92,7 @@ def test_blocks_are_marked_and_those_that_no_launch_entered_told() -> None:
     coverage.add(key, frozenset({0}))
     coverage.add(key, frozenset({0, 1}))
     (one,) = coverage.unexecuted()
-    assert (one.count, one.blocks, one.lines) == (2, 4, (7,))
-    assert str(one) == "T=float16: 2 of 4 blocks, line 7"
+    assert (one.count, one.blocks, one.lines) == (2, 4, (7,)) and str(one) == "T=float16: 2 of 4 blocks, line 7"
     coverage.add(key, frozenset({2, 3}))
     assert coverage.unexecuted() == () and not coverage.wanted(key)
     launch: Any = {"grid": ["1"], "block": ["1"]}

@@ -295,8 +295,7 @@ def test_kernels_are_checked_and_timed_as_candidates(tmp_path: Path, device: Any
     rivals = [KernelRival("none", "production", CompileFailed("error: no", "error: no"))]
     rivals += [KernelRival(one.name, one.label, compiled_candidate(made, device, one.template)) for one in kernels]
     found = compared(made, device, opponents=rivals, energy_seconds=0.1)
-    assert len(found.results) == 1 and isinstance(found.results[0], Comparison)
-    assert len(found.energies) == 2
+    assert len(found.results) == 1 and isinstance(found.results[0], Comparison) and len(found.energies) == 2
     none, right, wrong = found.opponents
     assert "error: no" in none.why and none.comparison is None
     assert right.why == "" and right.comparison is not None and len(right.against) == 1

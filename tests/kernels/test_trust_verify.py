@@ -202,8 +202,7 @@ def test_each_kind_of_contents_can_be_drawn_in_each_type(kind: str, dtype: str) 
         draw(kind, Fill(scale=2.0), (37, 41), dtype, rng()).astype(np.float64),
         DTYPES[dtype].finite,
     )
-    assert values.shape == (37 * 41,)
-    assert np.isnan(values).any() == (kind == "nans") and np.isnan(values).mean() < 0.02
+    assert values.shape == (37 * 41,) and np.isnan(values).any() == (kind == "nans") and np.isnan(values).mean() < 0.02
     # An 8-bit float has no infinities; large numbers are infinite in a small one, or saturate.
     infinite = kind in ("infinities", "masked") and dtype != "float8_e4m3"
     assert np.isinf(values).any() == infinite or (kind in ("large", "outliers", "columns") and DTYPES[dtype].size <= 2)
@@ -237,8 +236,7 @@ def test_doubles_and_integers_have_all_their_bits() -> None:
 def test_integers_keep_to_what_is_declared(kind: str, dtype: str) -> None:
     high = 1 if dtype == "bool" else 100
     values = draw(kind, Fill(kind="uniform", mean=high / 2, scale=high / 2), (1000,), dtype, rng())
-    assert values.dtype == DTYPES[dtype].storage and values.size == 1000
-    assert values.min() >= 0 and values.max() <= high
+    assert values.dtype == DTYPES[dtype].storage and values.size == 1000 and values.min() >= 0 and values.max() <= high
     if kind == "zeros":
         assert not values.any()
     elif kind != "constant":

@@ -60,8 +60,7 @@ class CompilerContract:
         artifact = compiler.compile(source)
         assert isinstance(artifact, Artifact)
         assert (artifact.backend, artifact.entry, artifact.digest) == (backend, "add", source.digest)
-        assert artifact.code and artifact.arch and compiler.version
-        assert artifact.resources.shared == 0
+        assert artifact.code and artifact.arch and compiler.version and artifact.resources.shared == 0
         # A compiler that answers from a cache must still tell. The machine code itself may differ: PoCL's binaries hold
         # whatever files its cache has for the source at that moment, and other processes write there too.
         text = SOURCES[backend]["static"]
@@ -76,8 +75,7 @@ class CompilerContract:
     def test_an_error_has_its_line_and_ends_nothing(self, backend: BackendName, compiler: Compiler) -> None:
         text = '#line 1 "mine"\n' + SOURCES[backend]["add"].replace("+= (int)by", "+= nothing")
         answer = compiler.compile(Specialised(backend, "add", text))
-        assert isinstance(answer, CompileFailed)
-        assert "nothing" in answer.first_error and "error" in answer.first_error
+        assert isinstance(answer, CompileFailed) and "nothing" in answer.first_error and "error" in answer.first_error
         assert answer.first_error.replace("mine(3)", "mine:3").find("mine:3") >= 0, answer.first_error
         assert "\n" not in answer.first_error and answer.first_error in answer.log
         answer = compiler.compile(Specialised(backend, "nowhere", SOURCES[backend]["add"]))
@@ -101,8 +99,7 @@ class CompilerContract:
         monkeypatch.chdir(tmp_path / "here" if ".." in name else tmp_path)
         text = SOURCES[backend]["add"]
         answer = compiler.compile(Specialised(backend, "add", f"#include {name.format(tmp_path)}\n{text}"))
-        assert isinstance(answer, Rejected) and answer.reason == "forbidden_source"
-        assert "hidden" not in str(answer)
+        assert isinstance(answer, Rejected) and answer.reason == "forbidden_source" and "hidden" not in str(answer)
 
 
 class DeviceContract:
@@ -126,8 +123,7 @@ class DeviceContract:
 
     def test_it_says_what_it_is(self, backend: BackendName, opened: Device) -> None:
         assert opened.backend == backend == opened.limits.backend
-        assert opened.uuid and opened.cold_bytes > 0 and opened.free_bytes() > 0
-        assert hasattr(opened.xp, "isnan")
+        assert opened.uuid and opened.cold_bytes > 0 and opened.free_bytes() > 0 and hasattr(opened.xp, "isnan")
 
     def test_bytes_come_back_from_copies_and_views_and_nothing_beyond_the_end(self, opened: Device) -> None:
         buffer = self.filled(opened, np.arange(8, dtype=np.int32))
@@ -165,8 +161,7 @@ class DeviceContract:
         values = np.array([1, 0, 1, 1], dtype)
         buffer = opened.view(self.filled(opened, values), 0, values.nbytes)
         array = opened.array(buffer, dtype)
-        assert array.dtype == np.dtype(dtype) and array.shape == (4,)
-        assert array.tolist() == values.tolist()
+        assert array.dtype == np.dtype(dtype) and array.shape == (4,) and array.tolist() == values.tolist()
 
     def test_launches_and_dynamic_memory(self, backend: BackendName, compiler: Compiler, opened: Device) -> None:
         kernel = self.adding(opened, compiler, backend)

@@ -50,8 +50,7 @@ class TestContract:
             flight.append(config)
             if len(flight) == 3:
                 strategy.tell(flight[1], observe(flight.pop(1)))
-        assert strategy.exhausted and len(seen) == len(space)
-        assert strategy.ask() is None
+        assert strategy.exhausted and len(seen) == len(space) and strategy.ask() is None
 
     @pytest.mark.parametrize("workers", [5, pytest.param(1, marks=pytest.mark.slow)])
     def test_is_deterministic_under_a_seed(self, name: str, workers: int) -> None:

@@ -126,8 +126,7 @@ RESULTS = [
 
 def test_results_that_are_written_are_read(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
-    assert write_t4(path, RESULTS) == 4
-    assert read_t4(path) == RESULTS
+    assert write_t4(path, RESULTS) == 4 and read_t4(path) == RESULTS
     prior = Prior.from_table(path)
     assert prior.name == "results" and prior.results[0][1].value == 1.5
     assert [seen.failure for _, seen in prior.results[1:]] == ["compile_failed", "wrong_result", "launch_failed"]

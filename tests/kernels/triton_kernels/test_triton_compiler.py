@@ -48,8 +48,7 @@ def test_an_artifact_has_what_a_launch_needs(tmp_path: Path) -> None:
     odd = same.workloads[1].model_copy(update={"types": {"T": "float16"}})
     task = same.model_copy(update={"workloads": (same.workloads[0], odd)})
     first, second = (open_compiler(LIMITS).compile(source_of(task, place)) for place in (0, 1))
-    assert isinstance(first, Artifact) and isinstance(second, Artifact)
-    assert first.code_digest != second.code_digest
+    assert isinstance(first, Artifact) and isinstance(second, Artifact) and first.code_digest != second.code_digest
     kernel = KERNEL.replace("BLOCK: tl.constexpr", "BLOCK: tl.constexpr, WHOLE: tl.constexpr")
     kernel = kernel.replace("inside = at < n", "tl.static_assert(WHOLE)\n    inside = at < n")
     heuristics = '@triton.heuristics({"WHOLE": lambda given: given["n"] % given["BLOCK"] == 0})\n@triton.jit'
@@ -57,8 +56,7 @@ def test_an_artifact_has_what_a_launch_needs(tmp_path: Path) -> None:
     assert isinstance(open_compiler(LIMITS).compile(source_of(task)), Artifact)
     assert isinstance(open_compiler(LIMITS).compile(source_of(task, 1)), CompileFailed)
     made = open_compiler(LIMITS).mark(source_of(triton_task(tmp_path)))
-    assert isinstance(made, MarkedArtifact)
-    assert {line for block in made.blocks for line in block} & set(range(6, 13))
+    assert isinstance(made, MarkedArtifact) and {line for block in made.blocks for line in block} & set(range(6, 13))
 
 
 @pytest.mark.parametrize(

@@ -104,8 +104,7 @@ def test_of_a_size_that_a_block_covers_the_power_of_two_decides(tmp_path: Path) 
     ]  # fmt: skip
     for n in range(1, 3000):
         like = int(kind(n)[4:])
-        assert (like - 1).bit_length() == (n - 1).bit_length()
-        assert (like == 1, like % 16 == 0) == (n == 1, n % 16 == 0)
+        assert (like - 1).bit_length() == (n - 1).bit_length() and (like == 1, like % 16 == 0) == (n == 1, n % 16 == 0)
     task = triton_task(tmp_path, KERNEL.replace("n, step", "n: tl.constexpr, step"))
     template, limits = task.sources("triton").templates[0], as_triton(resolve_target("h200"))
     steps = plan(task, limits, 0, math.inf, None, template.source, set())
