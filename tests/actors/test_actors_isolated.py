@@ -131,8 +131,7 @@ def test_sending_a_call_is_part_of_no_wait_without_a_deadline(monkeypatch: pytes
 def test_a_fork_server_that_was_killed_is_started_again() -> None:
     with Isolated("run", Subject) as first, Isolated("run", Subject) as second:
         _, pid = first.call("add", 60.0, 1)
-        status = Path(f"/proc/{pid}/stat").read_text()
-        os.kill(int(status.rsplit(")", 1)[1].split()[1]), signal.SIGKILL)
+        os.kill(int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1]), signal.SIGKILL)
         assert first.call("add", 60.0, 1)[0] == 2, "its children go on"
         assert second.call("add", 60.0, 1)[0] == 1
 

@@ -74,8 +74,7 @@ def device_lock(device: Any) -> DeviceLock:
 @pytest.fixture(scope="class")
 def troubled(task: Task, device: Any, ray_cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
     """With short deadlines; it ends with the tests of a class, as a lane takes one of the cluster's two cores."""
-    cache = ArtifactCache(tmp_path_factory.mktemp("cache"))
-    with make_pool(task, device, cache, deadlines=DEADLINES) as pool:
+    with make_pool(task, device, ArtifactCache(tmp_path_factory.mktemp("cache")), deadlines=DEADLINES) as pool:
         yield pool
 
 

@@ -163,8 +163,7 @@ def test_shapes_of_runs_stand_side_by_side_or_are_refused(run: Any, other: Path,
     assert found["differences"]["setting seed"] == ["7", "8"]
     assert found["same"]["backend"] == "opencl" and "reference" in found["same"]
     rows = [row | {"workload": "large"} for row in run.summary["tuned"]]
-    alone = changed(run, tmp_path / "alone", held_out=[], tuned=rows)
-    shapes = compare_runs([alone, run.folder])["shapes"]
+    shapes = compare_runs([changed(run, tmp_path / "alone", held_out=[], tuned=rows), run.folder])["shapes"]
     assert [shape["workload"] for shape in shapes] == ["large", "5000"] and None not in shapes[0]["results"]
     assert shapes[1]["results"][0] is None and shapes[1]["held_out"] == [None, True]
     foreign = changed(run, tmp_path / "foreign", task="softmax")

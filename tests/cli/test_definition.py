@@ -87,8 +87,7 @@ def test_a_definition_and_its_workloads_are_a_task_but_for_its_kernel(tmp_path: 
 def test_the_definition_s_own_reference_is_the_task_s(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     task = filled(drafted(tmp_path, [workload(8, 3)])[0])
-    inputs = {"x": np.ones((8, 64)), "starts": np.arange(4.0)}
-    found = expected_results(np, task, task.workloads[0], inputs)
+    found = expected_results(np, task, task.workloads[0], {"x": np.ones((8, 64)), "starts": np.arange(4.0)})
     assert set(np.asarray(found["y"]).ravel()) == {4.5}
 
 

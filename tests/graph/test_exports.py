@@ -306,8 +306,7 @@ def test_mistakes_and_winners_edited_by_hand_are_a_sentence(package: Package, tm
 def test_on_a_gpu_an_exports_own_test_passes(form: str, task: str, tmp_path: Path) -> None:
     if form != "cupy":
         pytest.importorskip("torch")
-    package = write_cuda_run(tmp_path / "run", task, {}, most=2)
-    out = export_run(package.folder, form, tmp_path / "out")
+    out = export_run(write_cuda_run(tmp_path / "run", task, {}, most=2).folder, form, tmp_path / "out")
     environment = {**os.environ, "PYTHONPATH": str(out)}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(out)]
     subprocess.run(command, check=True, env=environment, cwd=out, timeout=600)

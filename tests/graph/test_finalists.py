@@ -96,8 +96,7 @@ def test_what_loses_on_a_held_out_workload_is_for_no_shape_but_the_tuned(tmp_pat
     assert json.loads((best / "baseline" / "launch.json").read_text())["config"] == {}
     assert [row["best_exported"] for row in (*summary["tuned"], *summary["held_out"])] == [True, False]
     for row in (*summary["tuned"], *summary["held_out"]):
-        ratio = row["general"]["seconds"] / row["baseline_seconds"]
-        assert abs(ratio / row["general"]["ratio"] - 1) < 1e-9
+        assert abs((row["general"]["seconds"] / row["baseline_seconds"]) / row["general"]["ratio"] - 1) < 1e-9
     times["16384"] = 30e-6
     assert tune_whole(tmp_path / "slower").summary["sentence"] == (
         "No reliable speed-up: keep the baseline. Measured 0.67x, 99 % interval 0.67x to 0.67x; slower on 1 of 1 tuned "
@@ -160,12 +159,10 @@ def test_a_floor_that_load_raised_ends_nothing(tmp_path: Path, monkeypatch: Any,
 
 
 def test_what_two_rounds_measured_takes_one_place_of_a_shape(tmp_path: Path) -> None:
-    folder = tune_whole(tmp_path / "run").folder
-    with resumed(folder) as context:
+    with resumed(tune_whole(tmp_path / "run").folder) as context:
         ranked = sorted(context.log.evaluations(), key=lambda one: seconds_of(one).get("16384", math.inf))
         best, second = ranked[:2]
-        again = Evaluated(number=99, key=config_key(best.config), evaluation=best)
-        context.journal.append(again, "round-2")
+        context.journal.append(Evaluated(number=99, key=config_key(best.config), evaluation=best), "round-2")
         general, per_shape = finalists(context, "round-2")
     assert [one.config for one in per_shape["16384"]] == [best.config, second.config]
     assert len({one.key for one in general}) == len(general) == context.settings.finalists

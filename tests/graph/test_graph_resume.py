@@ -109,8 +109,7 @@ def test_ended_anywhere_the_run_goes_on(tmp_path: Path, monkeypatch: Any, ahead:
         folder = tmp_path / f"ended-{count}"
         interrupted(folder, monkeypatch, count, evaluations=5, rounds=2)
         before = rows(folder)
-        result = resume(folder)
-        require_whole(folder, before, result, whole, evaluations=5, same=ahead == 1)
+        require_whole(folder, before, resume(folder), whole, evaluations=5, same=ahead == 1)
         compared = [(event.stage, event.data["workload"]) for event in rows(folder, "comparison")]
         assert len(compared) == len(set(compared)) > 0, f"a comparison was made twice, ended after entry {count}"
 

@@ -104,8 +104,7 @@ def test_what_no_template_of_the_run_can_have_takes_no_place(store: ResultsStore
     others = [entry(template="wide", config={"WIDTH": width}, device=device.name, ratio=0.1) for width in range(7)]
     # Of the template's parameters, but infeasible on every workload, or with a value that it does not have.
     broken = [entry(config=entry().config | one, ratio=0.2) for one in ({"ITEMS": 1}, {"GROUP": 5})]
-    whole = entry(template="whole", config={}, ratio=0.01)
-    store.keep([mine, *others, *broken, whole])
+    store.keep([mine, *others, *broken, entry(template="whole", config={}, ratio=0.01)])
     # A model may write a template that has them: they come after what is known to fit.
     task = load_task(SCALE_ADD)
     kept = suggest(task, device, make_settings(task=task.name), [device.limits], written=True)

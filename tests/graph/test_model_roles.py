@@ -111,8 +111,7 @@ def test_what_does_not_work_goes_back_with_the_reason_and_is_taken_when_it_does(
     (event,) = rows(tmp_path / "run", "template")
     assert event.data["answers"] == 3
     log = "clBuildProgram failed: BUILD_PROGRAM_FAILURE - built 1 time(s)\n\nruns:3:5: error: use of 'y'\n1 error"
-    failure = CompileFailed("runs:3:5: error: use of 'y'", log)
-    problem = problem_of(Evaluation("runs", {}, {"16384": failure}))
+    problem = problem_of(Evaluation("runs", {}, {"16384": CompileFailed("runs:3:5: error: use of 'y'", log)}))
     assert problem is not None and problem.log == log
     assert problem.in_short == "It does not compile with its default configuration. runs:3:5: error: use of 'y'"
 

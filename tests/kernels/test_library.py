@@ -283,8 +283,7 @@ def torch() -> Any:
 def require_right(name: str, opponent: FunctionOpponent, dtype: str, opened: Any) -> None:
     """It computes what the task does."""
     task = load_task(name)
-    sizes = {name: SIZES[name] for name in task.size_names}
-    workload = Workload(name="small", sizes=sizes, types={"T": dtype})
+    workload = Workload(name="small", sizes={name: SIZES[name] for name in task.size_names}, types={"T": dtype})
     data = WorkloadData(opened, task, workload, seed=0, max_bytes=1 << 28)
     found = prepare_opponent(opponent, data, opened.sample_seconds)
     assert isinstance(found, Prepared), found

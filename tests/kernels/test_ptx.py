@@ -82,8 +82,7 @@ def test_blocks_are_marked_and_those_that_no_launch_entered_told() -> None:
     for text in ("", ".version 8.0\n.address_size 64\n", without, cut):
         with pytest.raises(ValueError):
             mark_blocks(text, "some", "k")
-    task = load_task("softmax")
-    template = task.sources("cuda").baseline.template
+    template = load_task("softmax").sources("cuda").baseline.template
     blocks = ((3, 4), (4, 5), (7,), (5,))
     artifact: Any = None
     key = (("T", "float16"),)

@@ -71,15 +71,13 @@ def test_how_well_results_are_determined_is_seen_where_numbers_cancel(tmp_path: 
     task = scale_add(tmp_path, (SCALE_ADD / "reference.py").read_text())
     data = WorkloadData(opened, task, task.workloads[0], seed=3, max_bytes=1 << 24)
     [x, y] = [opened.array(data.view(place, 0), "float32").astype(np.float64) for place in data.places[:2]]
-    rounding = 2.0**-23 * (abs(2 * x) + abs(y))
-    found = data.slack(0, lenient=True)["out"] / (ROUNDING_FACTOR * rounding)
+    found = data.slack(0, lenient=True)["out"] / (ROUNDING_FACTOR * (2.0**-23 * (abs(2 * x) + abs(y))))
     assert np.mean(found < 0.05) < 1e-3 and found.max() <= 1.5
 
 
 def test_a_task_whose_arrays_are_only_written_has_data(tmp_path: Path, opened: Any) -> None:
     body = "return dict.fromkeys(('x', 'y', 'out'), np.ones(given['n']))"
-    text = f"import numpy as np\n\ndef scale_add(**given):\n    {body}\n"
-    task = scale_add(tmp_path, text)
+    task = scale_add(tmp_path, f"import numpy as np\n\ndef scale_add(**given):\n    {body}\n")
     arguments = tuple(one.model_copy(update={"role": "out"}) if one.role == "in" else one for one in task.arguments)
     task = task.model_copy(update={"arguments": arguments})
     for seed in range(4):

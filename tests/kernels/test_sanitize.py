@@ -71,8 +71,7 @@ def test_it_is_run_on_the_device_for_all_or_for_each(tmp_path: Path, monkeypatch
     # A job of two launches is that of both, and the smaller one is guilty.
     name = STEPS[0].workload.name
     guilty = f'grep -q "{name}" "$job" && grep -q suspect "$job"'
-    script = f'{guilty} && echo "========= Oh" && exit {ERROR_EXIT_CODE}; : > "$done"'
-    pretend(tmp_path, monkeypatch, script)
+    pretend(tmp_path, monkeypatch, f'{guilty} && echo "========= Oh" && exit {ERROR_EXIT_CODE}; : > "$done"')
     monkeypatch.setattr("tunesmith.kernels.check.sanitizer.pickle.dumps", lambda job: repr(job[0]).encode())
     assert [one != "" for one in sanitize(SUSPECTS, TASK, LIMITS, 0)] == [True, False]
 
@@ -197,8 +196,7 @@ BARRIER = "    barrier(CLK_LOCAL_MEM_FENCE);\n"
 )
 def test_oclgrind_names_races_and_what_nobody_wrote(device: Any, old: str, new: str, expected: str) -> None:
     """What is only a wrong result is for other checks."""
-    template = TASK.sources("opencl").baseline.template
-    wrong = template.model_copy(update={"source": ROW.replace(old, new, 1)})
+    wrong = TASK.sources("opencl").baseline.template.model_copy(update={"source": ROW.replace(old, new, 1)})
     types = {**TASK.workloads[0].types, "T": "float32"}
     small = TASK.workloads[0].model_copy(update={"sizes": {"n": 2, "d": 70}, "types": types})
     steps = [Step(small, Contents("normal"), derived=True)]

@@ -64,8 +64,7 @@ def test_the_index_names_every_file_and_each_reason_is_documented_and_a_candidat
     assert set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)) == set(REASONS)
     # A source of more than 1 MiB, a configuration, a kernel that cannot end or be that fast: tests of the judge.
     elsewhere = {"source_too_large", "infeasible", "implausible"}
-    named = {reason for one in ALL for reason in one.reasons if len(one.reasons) < 5}
-    assert set(REASONS) - named <= elsewhere
+    assert set(REASONS) - {reason for one in ALL for reason in one.reasons if len(one.reasons) < 5} <= elsewhere
 
 
 @pytest.mark.parametrize("backend", ["opencl", "cuda"])
@@ -336,8 +335,7 @@ def test_each_kind_of_contents_catches_what_no_other_does(kind: Any) -> None:
 
 def test_a_size_that_only_the_source_names_is_checked(device: Any) -> None:
     task = load_task("silu_and_mul")
-    tuned = task.workloads_for(device.limits.kind, held_out=False)[0]
-    shapes = planning.Shapes(task, device.limits, tuned, 0)
+    shapes = planning.Shapes(task, device.limits, task.workloads_for(device.limits.kind, held_out=False)[0], 0)
     steps = planning.source_size_steps(shapes, "if (n == 777 || d % (1 << 9) < 64) {} // 555")
     found = {(name, size) for step in steps for name, size in step.workload.sizes.items()}
     assert {(name, size) for name in ("n", "d") for size in (776, 777, 778, 511, 512, 513)} <= found

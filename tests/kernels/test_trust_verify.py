@@ -88,8 +88,7 @@ def test_drawn_steps_are_of_all_sizes_contents_types_and_scalars() -> None:
     of = [{name: one.contents.kind_of(name) for name in arrays} for one in steps]
     assert all({one[name] for one in of} == kinds for name in arrays)
     alone = [one for one in of if sum(kind not in PLAIN for kind in one.values()) == 1]
-    alike = [one for one in of if len(set(one.values())) == 1]
-    assert len(alone) > len(of) / 4 and len(alike) > len(of) / 8
+    assert len(alone) > len(of) / 4 and len([one for one in of if len(set(one.values())) == 1]) > len(of) / 8
     assert {kind for one in alone for kind in one.values()} == kinds
     together = {(kind, step.workload.types["T"]) for step in steps for kind in step.contents.kinds}
     assert len(together) > 0.95 * len(kinds) * len(task.types["T"])
@@ -302,8 +301,7 @@ def test_accuracy_is_judged_by_the_baseline_and_what_sums_may_lose() -> None:
         allowed_errors(task, Step(workload, Contents(kind), True), ({"out": Deviation(0.1, 0.1)},), 1.0)[0]["out"]
         for kind in ("prefix", "uniform")
     ]
-    rtol = task.tolerance_of("float32").rtol
-    assert found == [pytest.approx(max(4.0, 5000 * 2.0**-24 / rtol)), 1.0]
+    assert found == [pytest.approx(max(4.0, 5000 * 2.0**-24 / task.tolerance_of("float32").rtol)), 1.0]
     arrays = (("a", "infinities"), ("b", "outliers"))
     lost = [Contents(arrays=one).may_lose_infinities for one in (arrays, arrays[:1], arrays[1:])]
     assert lost == [True, False, False]

@@ -69,8 +69,7 @@ class CompilerContract:
         text = SOURCES[backend]["static"]
         assert compiled(compiler, backend, text, "shared").resources.shared == 1024
         assert compiled(compiler, backend, text, "other").resources.shared == 16000
-        both = text + SOURCES[backend]["add"]
-        assert compiled(compiler, backend, both, "add").resources.shared == 0
+        assert compiled(compiler, backend, text + SOURCES[backend]["add"], "add").resources.shared == 0
 
     def test_an_error_has_its_line_and_ends_nothing(self, backend: BackendName, compiler: Compiler) -> None:
         text = '#line 1 "mine"\n' + SOURCES[backend]["add"].replace("+= (int)by", "+= nothing")
@@ -159,8 +158,7 @@ class DeviceContract:
     @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "int8", "uint64", "bool"])
     def test_arrays_have_the_storage_type(self, opened: Device, dtype: str) -> None:
         values = np.array([1, 0, 1, 1], dtype)
-        buffer = opened.view(self.filled(opened, values), 0, values.nbytes)
-        array = opened.array(buffer, dtype)
+        array = opened.array(opened.view(self.filled(opened, values), 0, values.nbytes), dtype)
         assert array.dtype == np.dtype(dtype) and array.shape == (4,) and array.tolist() == values.tolist()
 
     def test_launches_and_dynamic_memory(self, backend: BackendName, compiler: Compiler, opened: Device) -> None:

@@ -104,8 +104,7 @@ def test_the_fit_follows_the_gradient_of_its_loss(monkeypatch: pytest.MonkeyPatc
         # The value itself, written out: half the quadratic form, half the log determinant, and the prior.
         matrix = np.exp(point[-2]) * kernel.between(kernel.tables(point), codes, codes)
         matrix += np.diag(np.exp(point[-1]) + noise + gaussian.JITTER)
-        spread = np.r_[np.ones(len(point) - 1), gaussian.NOISE[1]]
-        prior = np.square((point - kernel.prior) / spread).sum()
+        prior = np.square((point - kernel.prior) / np.r_[np.ones(len(point) - 1), gaussian.NOISE[1]]).sum()
         assert 2 * value == pytest.approx(
             values @ np.linalg.solve(matrix, values) + np.linalg.slogdet(matrix)[1] + prior
         )

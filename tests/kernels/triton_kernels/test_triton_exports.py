@@ -278,8 +278,7 @@ def test_what_cannot_be_written_is_a_sentence(run: Path, tmp_path: Path, edit: t
 
 
 def test_shapes_that_share_a_tuning_key_take_the_general_configuration(run: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "production"
-    cache = exported(run, MODEL.replace('key=["n"]', "key=[]"), folder)
+    cache = exported(run, MODEL.replace('key=["n"]', "key=[]"), tmp_path / "production")
     [file] = cache.glob("*/scale.autotune.json")
     [[config, _]] = json.loads(file.read_text())["configs_timings"]
     assert config["kwargs"]["BLOCK"] == 256 and config["num_warps"] == 2
