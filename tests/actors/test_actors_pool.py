@@ -31,7 +31,6 @@ ENDLESS, CRASH, NO_COMPILE, WRONG, PAST_END, UNWRITTEN, INPUT, LONG_COMPILE = ra
 QUICK = Precision(budget_seconds=0.02, min_samples=3)
 DEADLINES = Deadlines(compile=4.0, run=4.0, prepare=60.0, start=60.0)
 WORKLOAD = ("16384",)
-
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
 

@@ -103,7 +103,6 @@ KERNEL = """extern "C" __global__ void run(const float* x, float* y, int n) {
     if (i < n) y[i] = 2 * x[i] + unused[threadIdx.x % 64];
 }
 """
-
 COUNTS = f"__device__ int count;\n{KERNEL.replace('2 *', 'count++ *')}"
 
 

@@ -27,7 +27,6 @@ from tunesmith.kernels.spec.task import TaskError
 
 Change = Callable[[Path, Path], object]
 """Of a task's folder and of a run's."""
-
 CHECK = ("check", "{task}", "--source", "{task}/baseline.cl", "--reference-deadline", "2")
 MINE = ("check", "{task}", "--source", "{task}/mine.cl")
 TUNE = ("tune", "{task}", "--run-dir", "{task}/new", "--evaluations", "4", "--rounds", "1")

@@ -150,8 +150,6 @@ def test_a_time_limit_leaves_room_for_the_energies_of_finalists(tmp_path: Path, 
 
 
 run_beside = partial(tuned, evaluations=20, rounds=2, strategy="default")
-
-
 CHOICE = {"BLOCK": 64, "num_warps": 4}
 
 

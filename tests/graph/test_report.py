@@ -24,7 +24,6 @@ from tunesmith.kernels.spec.template import assignments
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 MAX_PAGE_BYTES = 150_000
-
 Found = tuple[RunLog, Summary, Path]
 
 

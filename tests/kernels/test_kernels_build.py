@@ -348,8 +348,6 @@ ACCEPTED = [
     "#pragma OPENCL EXTENSION cl_khr_fp16 : enable",
     'asm("div.rn.f32 %0, %1, %2; // x / y" : "=f"(a) : "f"(b), "f"(c));',
 ]
-
-
 OPENCL_REFUSED = {
     "includes": ["#include <cuda_fp16.h>"],
     "inline assembly": ['__asm__("nop");'],

@@ -444,15 +444,12 @@ FUNCTIONS: Mapping[str, Any] = {
     "is_pow2": lambda a: a > 0 and a & (a - 1) == 0,
     "sizeof": lambda name: DTYPES[name].size,
 }
-
 LEAVES = ["0", "1", "2", "7", "32", "1000", "0.5", "2.0", "1.25", "True", "False", *NAMES, *NAMES, *NAMES]
 SHAPES = [
     *(f"({{0}} ** {exponent})" for exponent in ("0", "2", "3", "-1", "0.5")),
     *("(T == 'float16')", "(T in ('float32', {0}))", "({0} if T == 'float16' else {1})", "sizeof(T)"),
 ]
 """Besides those of any expression."""
-
-
 points = st.fixed_dictionaries(
     {name: st.integers(-3, 1025) for name in NAMES} | {"T": st.sampled_from(["float16", "float32"])}
 )

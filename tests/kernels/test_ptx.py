@@ -130,8 +130,6 @@ extern "C" __global__ void branches(float* x, int n) {
     x[i] += 1.0f;
 }
 """
-
-
 SEVERAL = """#line 1 "several"
 typedef float (*Step)(float);
 __device__ __noinline__ float up(float x) { return sqrtf(x) + 1; }
@@ -287,8 +285,6 @@ extern "C" __global__ void k(const float* x, float* y, int n) {
     y[threadIdx.x] = sum;
 }
 """
-
-
 CSV = """==PROF== Connected to process 77 (/usr/bin/python3.11)
 ==PROF== Profiling "rope" - 0: 0%....50%....100% - 3 passes
 ==PROF== Disconnected from process 77

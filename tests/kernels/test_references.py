@@ -32,8 +32,6 @@ from tunesmith.kernels.spec.taskfile import read_task
 from tunesmith.kernels.spec.template import LaunchGeometry, Template
 
 SCALE_ADD = Path(__file__).resolve().parents[1] / "data" / "scale_add"
-
-
 OWN = 'reference = "reference.py:scale_add"'
 
 

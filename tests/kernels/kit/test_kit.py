@@ -128,8 +128,6 @@ BODY = """
     columns.keep<kit::PLAIN>(kept, x);
     columns.more([&](int col) { kit::store(w + 400 + col, kit::load<4>(kept + col)); });
 """
-
-
 REDUCTIONS = """
     const int me = threadIdx.y * 64 + threadIdx.x;
     __shared__ float sums[2][2];
@@ -145,8 +143,6 @@ REDUCTIONS = """
     y[384 + me] = both.squares / both.count;
     y[512 + me] = kit::fold_lanes<8>(x[me], kit::Largest{});
 """
-
-
 TILES = """
     __shared__ kit::Padded<int, 8, 8, 1> padded;
     for (int i = threadIdx.x; i < 64; i += 32) {
@@ -162,8 +158,6 @@ TILES = """
     for (int i = threadIdx.x; i < 64; i += 32) out[i] = padded(i % 8, i / 8);
     if (threadIdx.x < 3) kit::write_pair(c, 1, threadIdx.x * 2, 2, 5, 1.0f + threadIdx.x, 2.0f);
 """
-
-
 ASYNCHRONOUS = """
     alignas(16) __shared__ unsigned place[512];
     const unsigned own = kit::shared_address(place) + threadIdx.x * 16;

@@ -25,8 +25,6 @@ MACROS = """#define KERNEL_LOOP(i, n) \\
 #define NAMED(name) int name##_at = blockIdx.x * blockDim.x + threadIdx.x
 constexpr int THREADS = 64;
 const unsigned int SHIFT = 6;"""
-
-
 SPELT = same(
     (LINE, XY, 203),
     [{"VEC": 4}, {"ITEMS": 4, "BLOCK": 128}, {"BLOCK": 256}],

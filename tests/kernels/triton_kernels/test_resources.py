@@ -21,7 +21,6 @@ from tunesmith.kernels.spec.task import Geometry
 
 pytest.importorskip("triton", reason="Triton is not installed: pip install 'tunesmith[triton]'")
 pytestmark = pytest.mark.xdist_group("triton")
-
 PRODUCT = """\
 import triton
 import triton.language as tl

@@ -33,7 +33,6 @@ from tunesmith.kernels.triton.exports import config_line, device_files, fixed_va
 
 triton = pytest.importorskip("triton", reason="Triton is not installed")
 tuned = importlib.import_module("tunesmith.kernels.triton.tuned")
-
 BODY = '''def scale(x_ptr, out_ptr, factor, n, rows, BLOCK: tl.constexpr, UNROLL: tl.constexpr):
     """Of n elements."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
