@@ -169,7 +169,7 @@ def values(task: Task) -> dict[str, tuple[Any, ...]]:
     return {one.name: one.values for one in template(task).parameters}
 
 
-def test_elements_below_a_bound(tmp_path: Path) -> None:
+def test_elements_heuristics_and_lists_become_a_draft(tmp_path: Path) -> None:
     task = drafted(tmp_path, ADD)
     arguments = by_name(task)
     assert {name: (one.role, one.shape) for name, one in arguments.items() if one.shape} == {
@@ -181,6 +181,24 @@ def test_elements_below_a_bound(tmp_path: Path) -> None:
     assert template(task).launch.grid == ("ceil_div(n, BLOCK)",)
     assert task.sources("triton").baseline.template.launch.grid == ("ceil_div(n, 1024)",)
     assert "# as its author wrote it" in template(task).source and "nowhere" not in template(task).source
+    text = """
+def kernel(x, n, EVEN: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x + at, 1.0, mask=at < n)
+
+
+kernel = triton.jit(kernel)
+kernel = triton.heuristics({"EVEN": lambda args: args["n"] % args["BLOCK"] == 0})(kernel)
+"""
+    found = read(tmp_path, text)
+    assert "EVEN" not in found.fixed and "'EVEN': lambda args: args['n'] % args['BLOCK'] == 0" in found.template.source
+    assert [one.name for one in found.parameters] == ["BLOCK", "num_warps"]
+    text = PRODUCT.replace("sizes = [64, 128] if is_cuda() else [16]", "sizes = logger.sizes()")
+    task = draft_triton(written(tmp_path, text), None).files["task.toml"]
+    assert "FILL: the list of configurations cannot be evaluated (nowhere" in task
+    with pytest.raises(TunesmithError, match="still to be filled in"):
+        (tmp_path / "task.toml").write_text(task)
+        load_task(str(tmp_path))
 
 
 def test_rows_with_a_helper_of_another_file_and_a_block_that_covers_them(tmp_path: Path) -> None:
@@ -202,7 +220,7 @@ def test_rows_with_a_helper_of_another_file_and_a_block_that_covers_them(tmp_pat
     assert template(task).launch.grid == ("count",)
 
 
-def test_a_list_by_functions_widens_to_a_space(tmp_path: Path) -> None:
+def test_lists_widen_to_spaces_of_what_fits(tmp_path: Path) -> None:
     task = drafted(tmp_path, PRODUCT + "\n\ndef listed():\n    return []\n")
     arguments = by_name(task)
     assert [arguments[name].shape for name in "abc"] == [("M", "K"), ("K", "N"), ("M", "N")]
@@ -222,9 +240,6 @@ def test_a_list_by_functions_widens_to_a_space(tmp_path: Path) -> None:
     [opponent] = task.sources("triton").opponents
     assert [(one["BM"], one["num_warps"]) for one in opponent.configs] == [(64, 4), (64, 8), (128, 4), (128, 8)]
     assert opponent.template.launch == template(task).launch and opponent.template.source == template(task).source
-
-
-def test_tiles_that_do_not_fit_are_refused_before_compiling(tmp_path: Path) -> None:
     rule, registers = template(drafted(tmp_path, PRODUCT)).constraints
     base = {
         "T": "float16",
@@ -246,6 +261,22 @@ def test_tiles_that_do_not_fit_are_refused_before_compiling(tmp_path: Path) -> N
     # 256 sums of each thread, which has 255 registers.
     assert holds({**large, "BM": 128}, registers) and not holds(large, registers)
     assert holds({**large, "compute_capability": 100}, registers)
+    text = """
+@triton.jit
+def kernel(a, b, c, K, R: tl.constexpr, C: tl.constexpr, D: tl.constexpr, BACK: tl.constexpr):
+    rows, inner, wide = tl.arange(0, R), tl.arange(0, C), tl.arange(0, D)
+    total = tl.zeros((R, D), dtype=tl.float32)
+    x = tl.load(a + rows[:, None] * D + wide[None, :])
+    for at in range(0, K, C):
+        y = tl.load(b + (at + inner)[:, None] * D + wide[None, :])
+        if BACK is not None:
+            z = y
+        else:
+            z = tl.trans(y)
+        total = tl.dot(tl.exp2(tl.dot(x, tl.trans(y))).to(tl.float16), z, total)
+    tl.store(c + rows[:, None] * D + wide[None, :], total)
+"""
+    assert set(read(tmp_path, text).reading.sums) == {("R", "C"), ("R", "D")}
 
 
 @pytest.mark.parametrize(
@@ -300,30 +331,6 @@ def test_roles_follow_pointers(tmp_path: Path, text: str, role: str) -> None:
     helper = "\n@triton.jit\ndef helper(q, at):\n    tl.store(q + at, 1.0)\n"
     kernel = "\n@triton.jit\ndef kernel(p, o, n):\n    at = tl.arange(0, 16)\n    tl.store(o + at, tl.load(o + at))\n"
     assert read(tmp_path, helper + kernel + text).read.facts.roles["p"] == role
-
-
-def test_heuristics_stay_and_wrapped_functions_are_kernels(tmp_path: Path) -> None:
-    text = """
-def kernel(x, n, EVEN: tl.constexpr, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(x + at, 1.0, mask=at < n)
-
-
-kernel = triton.jit(kernel)
-kernel = triton.heuristics({"EVEN": lambda args: args["n"] % args["BLOCK"] == 0})(kernel)
-"""
-    found = read(tmp_path, text)
-    assert "EVEN" not in found.fixed and "'EVEN': lambda args: args['n'] % args['BLOCK'] == 0" in found.template.source
-    assert [one.name for one in found.parameters] == ["BLOCK", "num_warps"]
-
-
-def test_a_list_that_cannot_be_told_is_asked_for(tmp_path: Path) -> None:
-    text = PRODUCT.replace("sizes = [64, 128] if is_cuda() else [16]", "sizes = logger.sizes()")
-    task = draft_triton(written(tmp_path, text), None).files["task.toml"]
-    assert "FILL: the list of configurations cannot be evaluated (nowhere" in task
-    with pytest.raises(TunesmithError, match="still to be filled in"):
-        (tmp_path / "task.toml").write_text(task)
-        load_task(str(tmp_path))
 
 
 def test_files_are_read_without_importing_them(tmp_path: Path) -> None:
@@ -388,25 +395,6 @@ def test_a_kernel_that_a_program_holds(tmp_path: Path, monkeypatch: pytest.Monke
     compiler = open_compiler(replace(as_triton(resolve_target("sm_90"))))
     key = dict(code_key(task, template(task), task.workloads[1]))
     assert isinstance(compiler.compile(specialise(template(task), template(task).default_config, key)), Artifact)
-
-
-def test_the_sums_of_a_second_product_fit_the_registers_too(tmp_path: Path) -> None:
-    text = """
-@triton.jit
-def kernel(a, b, c, K, R: tl.constexpr, C: tl.constexpr, D: tl.constexpr, BACK: tl.constexpr):
-    rows, inner, wide = tl.arange(0, R), tl.arange(0, C), tl.arange(0, D)
-    total = tl.zeros((R, D), dtype=tl.float32)
-    x = tl.load(a + rows[:, None] * D + wide[None, :])
-    for at in range(0, K, C):
-        y = tl.load(b + (at + inner)[:, None] * D + wide[None, :])
-        if BACK is not None:
-            z = y
-        else:
-            z = tl.trans(y)
-        total = tl.dot(tl.exp2(tl.dot(x, tl.trans(y))).to(tl.float16), z, total)
-    tl.store(c + rows[:, None] * D + wide[None, :], total)
-"""
-    assert set(read(tmp_path, text).reading.sums) == {("R", "C"), ("R", "D")}
 
 
 HEADS = """
