@@ -11,24 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scale_task import write
 from simulated_pool import ended_run
-from typer.testing import CliRunner
 
 from tunesmith.cli.commands.recheck import moved
-from tunesmith.cli.main import app
-from tunesmith.graph.journal.events import Compared, RunStarted, TemplateAdded, VerdictReached
-from tunesmith.graph.journal.records import Dispatched, Figures, FinalistResult, Origin, Verdict, Winner
-from tunesmith.graph.journal.store import Journal, JournalError
-from tunesmith.graph.settings import make_settings
+from tunesmith.graph.journal.store import JournalError
 from tunesmith.graph.study import compare
 from tunesmith.graph.study.compare import compare_runs
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.hw.probe import probe
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.measure.timing import compare as timed
 from tunesmith.kernels.outcome import CompileFailed
-from tunesmith.kernels.spec.taskfile import load_task
 
 
 def test_json_and_nothing_else_is_on_standard_output_and_progress_on_standard_error(finished_run: Any) -> None:
@@ -221,29 +213,10 @@ def test_what_moved_is_told_by_intervals() -> None:
     assert failed["now"] is None and "no such feature" in failed["moved"]
 
 
-def test_a_stored_choice_is_timed_again(tmp_path: Path, ray_cluster: Any) -> None:
-    (tmp_path / "task").mkdir()
-    write(tmp_path / "task")
-    task, device = load_task(str(tmp_path / "task")), probe().device("opencl")
-    template, [workload] = task.sources("opencl").templates[0], task.workloads_for(device.limits.kind, held_out=False)
-    configs = [{"GROUP": 64, "ITEMS": 4}, {"GROUP": 16, "ITEMS": 1}, {"GROUP": 64, "ITEMS": 1}]
-    winners = [Winner(template=template.id, config=config) for config in configs]
-    run, ratios = tmp_path / "run", (0.5, 0.9, 0.6)
-    with Journal(run, create=True) as journal:
-        origin = Origin(command="tunesmith tune", host="a test", python="3.11")
-        journal.append(RunStarted(settings=make_settings(task=task.name), task=task, device=device, origin=origin))
-        journal.append(TemplateAdded(template=template))
-        entries = [
-            FinalistResult(**one.model_dump(), comparison=seen(ratio))
-            for one, ratio in zip(winners, ratios, strict=True)
-        ]
-        about = {"workload": workload.name, "sizes": workload.sizes, "types": workload.types}
-        best = Dispatched(**about, **winners[0].model_dump(), **Figures.of(seen(0.5)).model_dump())
-        journal.append(Compared(workload=workload.name, entries=tuple(entries)))
-        journal.append(VerdictReached(verdict=Verdict(dispatch=(best,), sentence="Faster.")))
-    done = CliRunner().invoke(app, ["recheck", str(run), "--json"])
+def test_a_stored_choice_is_timed_again(run: Any, here: Any, ray_cluster: Any) -> None:
+    done = here("recheck", run.folder, "--json")
     found = json.loads(done.stdout)
-    [row] = found["workloads"]
-    assert row["configuration"] == "GROUP=64, ITEMS=4" and row["then"] == pytest.approx(0.5, rel=0.01)
-    assert row["low"] <= row["now"] <= row["high"]
-    assert found["now_on"] == found["tuned_on"] and done.exit_code == bool(row["moved"])
+    for row, own in zip(found["workloads"], run.summary.dispatch, strict=True):
+        assert row["workload"] == own.workload and f"GROUP={own.config['GROUP']}" in row["configuration"]
+        assert row["then"] == own.ratio and row["low"] <= row["now"] <= row["high"]
+    assert found["now_on"] == found["tuned_on"] and done.returncode == any(row["moved"] for row in found["workloads"])
