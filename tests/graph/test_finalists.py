@@ -295,6 +295,7 @@ def test_a_defect_is_shared_by_all_rejected_and_relaxed_arithmetic_is_changed_fi
         ([FAST, {"FAST_MATH": False, "VEC": 2, "BLOCK": 64}], [], [FAST | {"VEC": 2}], {}),
     ):
         assert common_defect(rejected, accepted, measured) == wanted
+    # Relaxed arithmetic is changed first.
     values: dict[str, tuple[Any, ...]] = {"VEC": (1, 2, 4), "STAGED": (False, True), "FAST_MATH": (False, True)}
     parameters = tuple(Parameter(name=name, values=listed) for name, listed in values.items())
     template = load_task("silu_and_mul").sources("cuda").templates[0].model_copy(update={"parameters": parameters})

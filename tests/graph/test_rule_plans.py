@@ -388,31 +388,24 @@ def test_what_is_known_of_a_tree_and_the_kinds_that_it_allows() -> None:
     assert [one.kind for one in later] == ["rewrite", "template", "extend"], "the kernel is not exposed again"
     assert later[2].parent == wider.id
     assert [one.kind for one in options_of(Tree((first, whole), (failure("baseline", "rewrite", 0),)))] == kinds
+    # Kinds that do not fit their parent are named.
     tuned = node("a", "template", 1, 0.5)
     whole = node("b", "rewrite", 1, 0.5)
     tree = Tree((tuned, whole))
-    wrong = [
-        Branch(parent="baseline", kind="search"),
-        Branch(parent=tuned.id, kind="expose"),
-        Branch(parent=whole.id, kind="extend"),
-        Branch(parent=whole.id, kind="rewrite"),
-        Branch(parent=tuned.id, kind="search", moves=("x",)),
-    ]
-    problems = branch_problems(wrong, tree)
-    expected = ["no parameters", "has parameters already", "expose its constants"]
-    expected += ["Moves are missing", "changes nothing"]
-    assert len(problems) == len(expected)
-    assert all(part in problem for part, problem in zip(expected, problems, strict=True))
+    wrong = {
+        "no parameters": Branch(parent="baseline", kind="search"),
+        "has parameters already": Branch(parent=tuned.id, kind="expose"),
+        "expose its constants": Branch(parent=whole.id, kind="extend"),
+        "Moves are missing": Branch(parent=whole.id, kind="rewrite"),
+        "changes nothing": Branch(parent=tuned.id, kind="search", moves=("x",)),
+    }
+    problems = branch_problems([*wrong.values()], tree)
+    assert all(part in problem for part, problem in zip(wrong, problems, strict=True))
     right = [Branch(parent=whole.id, kind="expose"), Branch(parent=tuned.id, kind="extend")]
     assert branch_problems(right, tree) == []
-    values: dict[str, tuple[Any, ...]] = {
-        "ROWS": (1, 2, 4),
-        "WIDTH": (2, 4, 8),
-        "THREADS": (64, 128, 256),
-        "CACHE": (0, 1, 2),
-        "FLAG": (0, 1),
-        "NAME": ("a", "b", "c"),
-    }
+    # An edge is where a further size could exist.
+    values: dict[str, Any] = {"ROWS": (1, 2, 4), "WIDTH": (2, 4, 8), "THREADS": (64, 128, 256), "CACHE": (0, 1, 2)}
+    values |= {"FLAG": (0, 1), "NAME": ("a", "b", "c")}
     low = searched(values, {"ROWS": 1, "WIDTH": 2, "THREADS": 64, "CACHE": 0, "FLAG": 0, "NAME": "a"})
     high = searched(values, {"ROWS": 4, "WIDTH": 4, "THREADS": 256, "CACHE": 2, "FLAG": 1, "NAME": "c"})
     assert low.at_edge == {"WIDTH": 2, "THREADS": 64} and high.at_edge == {"ROWS": 4, "THREADS": 256}
@@ -421,17 +414,13 @@ def test_what_is_known_of_a_tree_and_the_kinds_that_it_allows() -> None:
         outcomes = {name: Measured(one, one, one, 3, 1) for name, one in (("s", small), ("l", large))}
         return Evaluation("t", {"ROWS": rows}, outcomes)
 
-    known = node("a", "template", 1, 0.5)
-    ranked = tuple(enumerate((timed(1.0, 4.0, 1), timed(0.9, 5.0, 2), timed(0.8, 6.0, 4), timed(1.2, 3.96, 8)), 1))
-    values = tuple((float(at), one) for at, one in ranked)
-    found = known.model_copy(update={"ranked": values}).faster_by_workload
+    ranked = enumerate((timed(1.0, 4.0, 1), timed(0.9, 5.0, 2), timed(0.8, 6.0, 4), timed(1.2, 3.96, 8)), 1)
+    found = tuned.model_copy(update={"ranked": tuple((float(at), one) for at, one in ranked)}).faster_by_workload
     assert found == {"s": (pytest.approx(0.8), {"ROWS": 4})}, "a percent is not worth a line"
 
 
-def searched(sizes: dict[str, tuple[Any, ...]], best: dict[str, Any], *others: tuple[float, dict[str, Any]]) -> Node:
+def searched(sizes: dict[str, Any], best: dict[str, Any]) -> Node:
     known = node("a", "template", 1, 0.5)
     parameters = tuple(Parameter(name=name, values=values) for name, values in sizes.items())
     made = known.template.model_copy(update={"parameters": parameters, "constraints": ()})
-    ranked = [(0.5, best), *others]
-    values = tuple((at, Evaluation(made.id, one, {})) for at, one in ranked)
-    return known.model_copy(update={"template": made, "ranked": values})
+    return known.model_copy(update={"template": made, "ranked": ((0.5, Evaluation(made.id, best, {})),)})

@@ -167,6 +167,7 @@ def test_energy_is_that_of_launches_between_moves_of_the_counter(monkeypatch: py
     watts = found.joules * found.launches / found.seconds
     # A part of a launch at either end is rounded away.
     assert watts == pytest.approx(WATTS, rel=found.error + 2 / found.launches + 1e-6)
+    # A counter that stands still or is missing is given up.
     monkeypatch.setattr("tunesmith.kernels.measure.energy.PATIENCE_SECONDS", 0.05)
     runs = []
 
@@ -380,6 +381,7 @@ def test_comparisons_find_two_per_cent_and_end_at_their_target_or_budget() -> No
     assert len(first) == 3, "with its budget it ends after three blocks"
     wide, narrow = compare(second, first), compare(second[:, :1], second[:, :1])
     assert wide.half_width > 0.02 and narrow.half_width == 0.0
+    # Every block loads each kernel once, in orders that vary.
     loads, order = list[int](), list[int]()
 
     def load(number: int) -> Callable[[], float]:

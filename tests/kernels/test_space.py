@@ -109,6 +109,7 @@ def test_points_have_neighbours_or_reasons_with_the_rule_and_the_numbers() -> No
     ]
     reason = space.reject({"X": 512, "Y": 3})
     assert reason is not None and reason.reason == "unknown_value"
+    # The points of a table are a space.
     space = Space.from_codes(parameters("AB"), np.array([[1, 1], [0, 2]]), "The table")
     assert [space.config(i) for i in range(2)] == [{"A": 1, "B": 2}, {"A": 2, "B": 1}]
     assert space.reject({"A": 8, "B": 2}).rule == "The table" and space.reject({"A": 1, "B": 2}) is None
@@ -117,6 +118,7 @@ def test_points_have_neighbours_or_reasons_with_the_rule_and_the_numbers() -> No
         Space.build(parameters(), stated("Q > 1"))
     with pytest.raises(TunesmithError, match="declared twice"):
         Space.build([*parameters("A"), *parameters("A")], [])
+    # Neighbours know the order of numbers.
     listed = [Parameter(name="A", values=(8, 1, 4, 2)), Parameter(name="D", values=("x", "y", "z"))]
     space = Space.build(listed, stated("A != 4"))
     here = space.index({"A": 2, "D": "x"})
@@ -288,6 +290,7 @@ def test_constraints_know_their_device_and_every_binding_one_is_named() -> None:
     with pytest.raises(TunesmithError, match="several constraints exclude all"):
         require_points(feasible(tuned, [SMALL], H200), tuned)
     require_points(feasible(template({"block": ["X"]}), [SMALL], H200), tuned)
+    # What the compiler says of a kernel rules its launch out.
     for limits, threads, shared, resources, reason in (
         (H200, 1024, 0, Resources(64, 0), None),
         (H200, 1024, 0, Resources(65, 0), "registers_per_block"),

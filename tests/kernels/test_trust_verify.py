@@ -83,6 +83,7 @@ def test_drawn_steps_are_of_all_sizes_contents_types_and_scalars() -> None:
     assert max(task.bytes_of(one) for one in near) <= 2 * planning.MAX_NEIGHBOUR_BYTES["gpu"]
     # Large arrays whose rows no vector divides, too.
     assert any(one.sizes["d"] % 2 and one.sizes["n"] > 1000 for one in near)
+    # Each array has contents of its own beside plain ones.
     task, steps = drawn("fused_add_rmsnorm", GPU, 3)
     arrays, kinds = ("input", "residual", "weight"), set(kinds_of(task))
     of = [{name: one.contents.kind_of(name) for name in arrays} for one in steps]
@@ -98,6 +99,7 @@ def test_drawn_steps_are_of_all_sizes_contents_types_and_scalars() -> None:
     task = load_task(str(TASKS / "candidates" / "tasks" / "row_sum"))
     assert kinds_of(task) == WHOLE
     assert {one.contents.kind for one in plan(task, GPU, seed=0) if one.derived} == set(WHOLE)
+    # All declared combinations of types are drawn, and the scalars that a task lists.
     task = load_task("fused_add_rmsnorm")
     changes = {"weight": {"dtype": "W"}, "eps": {"values": ("1e-3", "d / 1000")}}
     arguments = tuple(one.model_copy(update=changes.get(one.name, {})) for one in task.arguments)
@@ -218,6 +220,7 @@ def test_doubles_and_integers_have_all_their_bits() -> None:
     assert draw("task", Fill(kind="normal", scale=1e30), (1000,), "int64", rng()).max() > 1 << 62
     first, second = (set(draw("constant", Fill(), (5,), "float32", rng(), variant)) for variant in (0, 1))
     assert first != second
+    # What is repeated has no period.
     long = spread(np, np.arange(1000), 10_500, rng())
     assert long.size == 10_500 and (np.bincount(long[:10_000]) == 10).all()
     for length in (1000, 999, 500, 2000):
@@ -515,6 +518,7 @@ def test_made_up_sizes_keep_to_fills_and_cost_no_more_than_the_task_s_own() -> N
     smaller = strict.workloads[0].model_copy(update={"sizes": {"V": 5, "n": 3, "d": 2}, "name": "5x3x2 (made smaller)"})
     with pytest.raises(TaskError, match=r"\(made smaller\) \(sizes that Tunesmith chose.*AssertionError"):
         examine_reference(strict, smaller, 0, twice=False)
+    # Offsets come with empty rows, equal rows and one that has all.
     found = {kind: draw_variants(np, SPMV, SPMV.workloads[1], Contents(kind), 1)[0] for kind in KINDS}
     steps = {kind: np.diff(arrays["starts"]) for kind, arrays in found.items()}
     assert set(steps["constant"]) == {9} and steps["heavy_tails"].max() == steps["zeros"][-1] == 900

@@ -72,6 +72,7 @@ def test_a_dropped_point_counts_above_its_bound_within_its_interval() -> None:
     assert abs((got - true).mean()) < 0.1
     got, _ = impute((1.4, 1.6))
     assert np.all(got >= math.log(1.5)) and np.all(got <= math.log(1.6) + 1e-12)
+    # A failure takes back a value, and a value a drop.
     targets = Targets(SPACE)
     targets.note(3, Observation(2.0, dropped=True))
     targets.note(3, Observation(4.0))
