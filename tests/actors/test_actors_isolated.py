@@ -191,13 +191,8 @@ def test_a_compile_worker_meets_its_pages_once() -> None:
 def test_a_compiler_has_another_version_where_its_headers_have(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was compiled with other headers is not found in the cache then."""
     pytest.importorskip("cuda.bindings")
-    installed = {
-        "nvidia-cuda-nvrtc": "13.0",
-        "nvidia-cuda-cccl": "13.1",
-        "nvidia-cuda-crt": "13.2",
-        "nvidia-cuda-cccl-cu12": "12.1",
-        "nvidia-cuda-nvcc-cu12": "12.2",
-    }
+    installed = {"nvidia-cuda-nvrtc": "13.0", "nvidia-cuda-cccl": "13.1", "nvidia-cuda-crt": "13.2"}
+    installed |= {"nvidia-cuda-cccl-cu12": "12.1", "nvidia-cuda-nvcc-cu12": "12.2"}
 
     def version(name: str) -> str:
         if name not in installed:

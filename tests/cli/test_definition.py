@@ -16,16 +16,12 @@ from tunesmith.kernels.spec.definition import MAX_TUNED, read_definition
 from tunesmith.kernels.spec.task import Task, TaskError
 from tunesmith.kernels.spec.taskfile import MARK, read_task
 
+VARIABLE = {"type": "var"}
 DEFINITION: dict[str, Any] = {
     "name": "scaled-rows.v1",
     "op_type": "other",
     "description": 'Rows times a "scale" of their group.',
-    "axes": {
-        "rows": {"type": "var"},
-        "ends": {"type": "var"},
-        "width": {"type": "const", "value": 64},
-        "groups": {"type": "var"},
-    },
+    "axes": {"rows": VARIABLE, "ends": VARIABLE, "width": {"type": "const", "value": 64}, "groups": VARIABLE},
     "constraints": ["ends == groups + 1", "rows >= groups", "ends <= rows + width", "ends == starts[-1].item()"],
     "inputs": {
         "x": {"shape": ["rows", "width"], "dtype": "float16"},

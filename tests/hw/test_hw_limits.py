@@ -42,15 +42,8 @@ ARCHITECTURES = {
     "H200": "sm_90", "NVIDIA GeForce RTX 4090": "sm_89", "rtx-3090": "sm_86", "NVIDIA H100 80GB HBM3": "sm_90",
     " a100 ": "sm_80", "gfx942": "gfx942", "GFX1100": "gfx1100", "AMD Instinct MI300X": "gfx942", "mi300x": "gfx942",
 }  # fmt: skip
-HINTS = {
-    "h20": "h200",
-    "sm_91": "sm_90",
-    "sm_80a": "sm_80",
-    "sm_90f": "sm_90",
-    "rtx4080": "rtx4090",
-    "zzz": "TOML",
-    "mi300a": "mi300x",
-}
+HINTS = {"h20": "h200", "sm_91": "sm_90", "sm_80a": "sm_80", "sm_90f": "sm_90", "rtx4080": "rtx4090", "zzz": "TOML"}
+HINTS |= {"mi300a": "mi300x"}
 
 
 @pytest.mark.parametrize(("text", "arch"), ARCHITECTURES.items())

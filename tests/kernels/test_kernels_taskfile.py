@@ -433,12 +433,7 @@ def test_what_cannot_be_taken_is_told_in_a_sentence_and_values_that_are_programs
 
 
 NAMES = ("A", "B", "C")
-FUNCTIONS: Mapping[str, Any] = {
-    "min": min,
-    "max": max,
-    "abs": abs,
-    "ceil": math.ceil,
-    "floor": math.floor,
+FUNCTIONS: Mapping[str, Any] = dict(min=min, max=max, abs=abs, ceil=math.ceil, floor=math.floor) | {
     "ceil_div": lambda a, b: -(-a // b),
     "round_up": lambda a, b: -(-a // b) * b,
     "is_pow2": lambda a: a > 0 and a & (a - 1) == 0,

@@ -62,15 +62,10 @@ def test_files_have_the_shape_of_kernel_tuner_s_new_and_old(tmp_path: Path) -> N
     table = read_cache(path)
     assert [one.failure for one in table.results.values()] == ["launch_failed", None] and table.optimum == 3.0
     # As `kernel_tuner.file_utils.get_t4_results` lays results out.
-    result: dict[str, Any] = {
-        "timestamp": "2026-01-01 00:00:00+00:00",
-        "configuration": {"block_size_x": 128},
-        "times": {"compilation": 90.0, "benchmark": 1.0, "framework": 2.0, "search_algorithm": 0, "validation": 0},
-        "invalidity": "correct",
-        "correctness": 1,
-        "measurements": [{"name": "time", "value": 0.25, "unit": "ms"}],
-        "objectives": ["time"],
-    }
+    result: dict[str, Any] = {"timestamp": "2026-01-01 00:00:00+00:00", "configuration": {"block_size_x": 128}}
+    result["times"] = dict(compilation=90.0, benchmark=1.0, framework=2.0, search_algorithm=0, validation=0)
+    result |= {"invalidity": "correct", "correctness": 1, "objectives": ["time"]}
+    result["measurements"] = [{"name": "time", "value": 0.25, "unit": "ms"}]
     path = tmp_path / "theirs.json"
     path.write_text(json.dumps({"results": [result], "schema_version": "1.0.0", "metadata": {}}))
     (record,) = read_t4(path)
