@@ -134,15 +134,8 @@ def test_known_values(target, threads, registers, shared, blocks, limiter):
 
 
 def test_a_device_without_limits_per_sm_only_checks_the_block():
-    cpu = DeviceLimits(
-        name="a CPU",
-        backend="opencl",
-        kind="cpu",
-        arch="OpenCL 3.0",
-        max_threads_per_block=4096,
-        max_block_dims=(4096, 4096, 4096),
-        shared_per_block=KIB,
-    )
+    most = {"max_threads_per_block": 4096, "max_block_dims": (4096, 4096, 4096), "shared_per_block": KIB}
+    cpu = DeviceLimits(name="a CPU", backend="opencl", kind="cpu", arch="OpenCL 3.0", **most)
     fits = occupancy(cpu, threads=4096, registers=255, shared=KIB)
     assert (fits.blocks_per_sm, fits.limiter, fits.fraction) == (1, None, None)
     assert occupancy(cpu, threads=4097, registers=0, shared=0).limiter == "threads_per_block"

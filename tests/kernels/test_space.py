@@ -193,34 +193,22 @@ def test_large_products_are_listed_in_seconds() -> None:
 H200 = CAPABILITIES["9.0"]
 SMALL = Workload(name="small", sizes={"n": 1000, "d": 64}, types={"T": "float16"})
 LARGE = Workload(name="large", sizes={"n": 1 << 22, "d": 96}, types={"T": "float32"})
-OPENCL = DeviceLimits(
-    name="cpu",
-    backend="opencl",
-    kind="cpu",
-    arch="x",
-    max_threads_per_block=4096,
-    max_block_dims=(4096, 4096, 4096),
-    shared_per_block=1 << 20,
-    shared_per_block_optin=1 << 20,
-)
+MOST: dict[str, Any] = {
+    "max_threads_per_block": 4096,
+    "max_block_dims": (4096, 4096, 4096),
+    "shared_per_block": 1 << 20,
+}
+OPENCL = DeviceLimits(name="cpu", backend="opencl", kind="cpu", arch="x", shared_per_block_optin=1 << 20, **MOST)
 
 
 def template(
     launch: dict[str, Any], *constraints: Any, values: dict[str, list[Any]] | None = None, **fields: Any
 ) -> Template:
     values = values or {"X": [16, 32, 512, 2048], "Y": [1, 2, 128]}
-    return Template.model_validate(
-        {
-            "name": "t",
-            "backend": "cuda",
-            "entry": "k",
-            "source": "x",
-            "launch": {"grid": [1], "block": [1], **launch},
-            "parameters": [{"name": name, "values": options} for name, options in values.items()],
-            "constraints": list(constraints),
-            **fields,
-        }
-    )
+    made = {"name": "t", "backend": "cuda", "entry": "k", "source": "x", "constraints": list(constraints)}
+    made["launch"] = {"grid": [1], "block": [1], **launch}
+    made["parameters"] = [{"name": name, "values": options} for name, options in values.items()]
+    return Template.model_validate(made | fields)
 
 
 SHARED = {"block": ["X"], "shared_bytes": "X * Y * 16 * sizeof(T)"}
