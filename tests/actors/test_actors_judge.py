@@ -116,6 +116,7 @@ def test_the_device_is_held_throughout_and_who_has_it_is_said(task: Task, device
     assert seen[-1][0] == "sanitizer"
     with DeviceLock(uuid):
         pass
+    # Who has it is said.
     monkeypatch.setattr(exclusive, "REPORT_AFTER_SECONDS", 0.2)
     said: list[str] = []
     other = DeviceLock(open_device(device.limits, device.index).uuid, Holder(28171, "gpu-1", "tunesmith tune gemm"))
