@@ -128,12 +128,19 @@ def test_sending_a_call_is_part_of_no_wait_without_a_deadline(monkeypatch: pytes
         assert isinstance(found, Crashed) and "SIGKILL" in found.detail
 
 
-def test_a_fork_server_that_was_killed_is_started_again() -> None:
+def test_a_killed_fork_server_is_started_again_and_children_go_with_their_host() -> None:
     with Isolated("run", Subject) as first, Isolated("run", Subject) as second:
         _, pid = first.call("add", 60.0, 1)
         os.kill(int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1]), signal.SIGKILL)
         assert first.call("add", 60.0, 1)[0] == 2, "its children go on"
         assert second.call("add", 60.0, 1)[0] == 1
+    # Also in the middle of a call that never ends.
+    with subprocess.Popen([sys.executable, "-c", HOST, sys_path_entry], stdout=subprocess.PIPE, text=True) as host:
+        pid = int(host.stdout.readline())
+        assert Path(f"/proc/{pid}").exists()
+        host.kill()
+        host.wait()
+    assert gone(pid)
 
 
 HOST = """
@@ -145,16 +152,6 @@ subject = Isolated("run", Subject)
 print(subject.call("add", 60.0, 1)[1], flush=True)
 subject.call("wait", 700.0, 600.0)
 """
-
-
-def test_children_go_with_a_host_that_is_killed() -> None:
-    """Also in the middle of a call that never ends."""
-    with subprocess.Popen([sys.executable, "-c", HOST, sys_path_entry], stdout=subprocess.PIPE, text=True) as host:
-        pid = int(host.stdout.readline())
-        assert Path(f"/proc/{pid}").exists()
-        host.kill()
-        host.wait()
-    assert gone(pid)
 
 
 FAULTS = """

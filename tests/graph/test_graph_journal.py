@@ -236,14 +236,6 @@ def test_a_damaged_entry_is_named(ended: Path, statement: str, values: tuple[str
             write_csv(ended, ended / "table.csv")
 
 
-def test_a_verdict_that_does_not_name_its_configuration_is_read_and_an_unknown_kind_is_named(ended: Path) -> None:
-    alter(ended, ("UPDATE events SET data = json_set(data, '$.verdict.general', NULL) WHERE kind = 'verdict'", ()))
-    assert not resume(ended).valid
-    alter(ended, ("INSERT INTO events (session, elapsed, at, kind, stage, data) VALUES (9, 0, 0, 'new', '', '{}')", ()))
-    with Journal(ended, create=False) as journal, pytest.raises(JournalError, match="there is no kind 'new'"):
-        list(journal.entries(Event))
-
-
 def test_a_journal_whose_texts_are_bytes(ended: Path, tmp_path: Path) -> None:
     """SQLite's message quotes the bytes that it cannot read; the sentence is one line all the same."""
     whole = (ended / "journal.sqlite").read_bytes()
@@ -267,10 +259,15 @@ def test_a_journal_whose_numbers_are_none(ended: Path, column: str) -> None:
         Journal(ended, create=False)
 
 
-def test_a_path_of_bytes_that_are_no_text(here: Any, tmp_path: Path, ended: Path) -> None:
+def test_odd_paths_are_shown_odd_verdicts_read_and_odd_kinds_named(here: Any, tmp_path: Path, ended: Path) -> None:
     """What cannot be encoded is shown by its numbers."""
     done = here("report", shutil.copytree(ended, tmp_path / os.fsdecode(b"run-\xff")))
     assert done.returncode == 0 and "run-\\udcff" in done.stdout, done.stderr
+    alter(ended, ("UPDATE events SET data = json_set(data, '$.verdict.general', NULL) WHERE kind = 'verdict'", ()))
+    assert not resume(ended).valid
+    alter(ended, ("INSERT INTO events (session, elapsed, at, kind, stage, data) VALUES (9, 0, 0, 'new', '', '{}')", ()))
+    with Journal(ended, create=False) as journal, pytest.raises(JournalError, match="there is no kind 'new'"):
+        list(journal.entries(Event))
 
 
 def test_the_schema_in_the_docs_is_that_of_the_summary() -> None:

@@ -62,9 +62,6 @@ def test_a_time_below_the_floor_is_an_error(bench: Any, candidate: Any, monkeypa
     assert isinstance(fine, Measured) and isinstance(visit(bench, candidate, floor=fine.low), Measured)
     wrong = visit(bench, candidate, floor=100 * fine.high)
     assert isinstance(wrong, Implausible) and "work is left out" in wrong.detail
-
-
-def test_a_first_launch_decides_no_sample(bench: Bench, candidate: Any, monkeypatch: Any, pretended_clock: Any) -> None:
     pretended_clock(3e-5)
     usual, device = visit(bench, candidate), bench.device
     for said in (1.0, 1e-9):

@@ -156,13 +156,17 @@ INDEX = "\nIndex (8) exceeds static array size (4)\n\tKernel: k\n\tAt line 1 (co
 FATAL = "\nOCLGRIND FATAL ERROR (./src/plugins/Uninitialized.cpp:1805)\nUnsupported instruction: freeze\n"
 
 
-def test_reports_are_clauses_with_lines_and_work_items() -> None:
+def test_reports_are_clauses_and_a_missing_oclgrind_is_said(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     kind = "Read-write data race at local memory"
     clause = f"{kind}: work-item (1,0,0), line 69 and work-item (0,0,0), line 68"
     assert parse_reports(INDEX + 2 * RACE.format(first=STORE)) == {kind: clause}
     assert parse_reports(RACE.format(first=SWAP)) == parse_reports("") == {}
     with pytest.raises(ValueError, match="FATAL ERROR"):
         parse_reports(FATAL)
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    plain = Candidate(TASK.sources("opencl").baseline.template, {}, {})
+    (found,) = sanitize([(plain, plain, STEPS[:1])], TASK, device.limits, device.index)
+    assert str(found).startswith("oclgrind was not run: it is not installed here")
 
 
 ROW = """kernel void softmax(global const float* input, global float* out, int n, int d) {
@@ -203,10 +207,3 @@ def test_oclgrind_names_races_and_what_nobody_wrote(device: Any, old: str, new: 
     (found,) = sanitize([(Candidate(wrong, {}, {}), PLAIN_KERNEL, steps)], TASK, device.limits, device.index)
     assert isinstance(found, WrongResult) == bool(expected), found
     assert not expected or expected in str(found)
-
-
-def test_a_verdict_says_where_oclgrind_is_missing(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
-    plain = Candidate(TASK.sources("opencl").baseline.template, {}, {})
-    (found,) = sanitize([(plain, plain, STEPS[:1])], TASK, device.limits, device.index)
-    assert str(found).startswith("oclgrind was not run: it is not installed here")

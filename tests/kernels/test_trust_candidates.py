@@ -400,11 +400,19 @@ def test_edits_of_each_operator(operator: str, line: str) -> None:
     assert line in edited_lines(operator)
 
 
-def test_statements_are_dropped_whole_and_declarations_and_directives_stay() -> None:
+def test_statements_are_dropped_whole_and_shares_have_intervals() -> None:
     assert edited_lines("barrier") == {";"} and {";", "for (int i = 0; i < d; ++i) ;"} == edited_lines("statement")
     assert any("vstore_half_rte(sum" in line for line in edited_lines("half"))
     changed = [SOURCE[edit.start : edit.end] for edit in edits(SOURCE, [], "opencl", random.Random(0))]
     assert "64" not in changed and "8" not in changed
+    low, high = mutants.wilson(297, 300)
+    assert (round(low, 3), round(high, 3)) == (0.971, 0.997)
+    kept = {"candidate": "a", "kernel": "k", "class": "guard", "verdict": "accepted", "reason": "", "printed": ""}
+    killed = kept | {"candidate": "b", "verdict": "rejected", "reason": "mismatch"}
+    equal = kept | {"candidate": "c", "judgement": "equivalent: no row is so long"}
+    found = mutants.summary([kept, killed, equal, kept | {"candidate": "k", "class": ""}])
+    assert found["rejected"].startswith("1 of 2: 50.0%") and found["survivors"] == ["a"]
+    assert found["left_out"] == {"equivalent": 1} and not found["originals_not_accepted"]
 
 
 @pytest.mark.parametrize(("backend", "least"), [("opencl", 14), ("cuda", 29)])
@@ -442,14 +450,3 @@ def test_mutants_are_judged_but_for_those_with_the_kernels_own_code(device: Devi
     limits, found = resolve_target("sm_90"), mutants_of("cuda", "transpose/baseline")
     assert mutants.unfit(next(one for one in found if one.kind == "index"), limits, 0) == ""
     assert {mutants.unfit(one, limits, 0) for one in found if one.kind == "sign"} == {"", "compile_failed"}
-
-
-def test_shares_have_intervals_and_equivalent_mutants_do_not_count() -> None:
-    low, high = mutants.wilson(297, 300)
-    assert (round(low, 3), round(high, 3)) == (0.971, 0.997)
-    kept = {"candidate": "a", "kernel": "k", "class": "guard", "verdict": "accepted", "reason": "", "printed": ""}
-    killed = kept | {"candidate": "b", "verdict": "rejected", "reason": "mismatch"}
-    equal = kept | {"candidate": "c", "judgement": "equivalent: no row is so long"}
-    found = mutants.summary([kept, killed, equal, kept | {"candidate": "k", "class": ""}])
-    assert found["rejected"].startswith("1 of 2: 50.0%") and found["survivors"] == ["a"]
-    assert found["left_out"] == {"equivalent": 1} and not found["originals_not_accepted"]

@@ -121,6 +121,8 @@ def test_equal_constants_of_a_square_tile_are_one_parameter() -> None:
     body = body.replace("blockIdx.x * TILE", "blockIdx.x * COLUMNS").replace("blockIdx.y * TILE", "blockIdx.y * ROWS")
     task = kernel(body, PLANE, SQUARE, "constexpr int ROWS = 16, COLUMNS = 16;")
     assert values_of(task) == {"ROWS": {8, 16, 32}}
+    template = template_of(kernel(TRANSPOSE, PLANE, SQUARE, "#define TILE 16"))
+    assert {config["TUNED_TILE"] for config in starts(template, "unknown", lambda _: True)[:2]} == {8, 32}
 
 
 def test_groups_of_opencl_give_the_same_on_a_device() -> None:
@@ -133,8 +135,3 @@ def test_groups_of_opencl_give_the_same_on_a_device() -> None:
         if (i < n) y[i] = s[(t ^ 1) + i - t < n ? t ^ 1 : t];
     }"""
     require_equal(opencl_kernel(source, SERIES, LINE), [{"TUNED_GROUP": group} for group in (32, 128, 256)], n=1000)
-
-
-def test_tile_with_another_value_is_among_the_first_configurations() -> None:
-    template = template_of(kernel(TRANSPOSE, PLANE, SQUARE, "#define TILE 16"))
-    assert {config["TUNED_TILE"] for config in starts(template, "unknown", lambda _: True)[:2]} == {8, 32}

@@ -49,29 +49,6 @@ def test_what_is_written_is_read(tmp_path: Path, name: str) -> None:
     assert written(path) == before, "the same records give the same bytes"
 
 
-def test_files_have_the_shape_of_kernel_tuner_s_new_and_old(tmp_path: Path) -> None:
-    text = written(tmp_path / "table.json").decode()
-    data = json.loads(text)
-    assert data["tune_params_keys"] == ["BLOCK", "MODE", "FAST"] and data["tune_params"]["BLOCK"] == [32, 64, 128]
-    assert data["cache"]["32,column,True"]["time"] == 3.2
-    assert data["cache"]["128,row,True"]["time"] == "CompilationFailedConfig"
-    assert data["cache"]["32,row,True"]["time"] == "RuntimeFailedConfig"
-    assert text.endswith("}\n}")
-    path = tmp_path / "old.json"
-    path.write_text('{"tune_params": {"X": [1, 2]}, "cache": {"1": {"X": 1, "time": 1e20}, "2": {"X": 2, "time": 3}}}')
-    table = read_cache(path)
-    assert [one.failure for one in table.results.values()] == ["launch_failed", None] and table.optimum == 3.0
-    # As `kernel_tuner.file_utils.get_t4_results` lays results out.
-    result: dict[str, Any] = {"timestamp": "2026-01-01 00:00:00+00:00", "configuration": {"block_size_x": 128}}
-    result["times"] = dict(compilation=90.0, benchmark=1.0, framework=2.0, search_algorithm=0, validation=0)
-    result |= {"invalidity": "correct", "correctness": 1, "objectives": ["time"]}
-    result["measurements"] = [{"name": "time", "value": 0.25, "unit": "ms"}]
-    path = tmp_path / "theirs.json"
-    path.write_text(json.dumps({"results": [result], "schema_version": "1.0.0", "metadata": {}}))
-    (record,) = read_t4(path)
-    assert (record.config, record.time, record.compile_time) == ({"block_size_x": 128}, 0.25, 90.0)
-
-
 @pytest.mark.parametrize("share", [0.99, 0.8, 0.6])
 @pytest.mark.parametrize("zipped", [False, True])
 def test_a_file_cut_short_gives_its_whole_records(tmp_path: Path, share: float, zipped: bool) -> None:
@@ -125,6 +102,26 @@ def test_results_that_are_written_are_read(tmp_path: Path) -> None:
     prior = Prior.from_table(path)
     assert prior.name == "results" and prior.results[0][1].value == 1.5
     assert [seen.failure for _, seen in prior.results[1:]] == ["compile_failed", "wrong_result", "launch_failed"]
+    text = written(tmp_path / "table.json").decode()
+    data = json.loads(text)
+    assert data["tune_params_keys"] == ["BLOCK", "MODE", "FAST"] and data["tune_params"]["BLOCK"] == [32, 64, 128]
+    assert data["cache"]["32,column,True"]["time"] == 3.2
+    assert data["cache"]["128,row,True"]["time"] == "CompilationFailedConfig"
+    assert data["cache"]["32,row,True"]["time"] == "RuntimeFailedConfig"
+    assert text.endswith("}\n}")
+    path = tmp_path / "old.json"
+    path.write_text('{"tune_params": {"X": [1, 2]}, "cache": {"1": {"X": 1, "time": 1e20}, "2": {"X": 2, "time": 3}}}')
+    table = read_cache(path)
+    assert [one.failure for one in table.results.values()] == ["launch_failed", None] and table.optimum == 3.0
+    # As `kernel_tuner.file_utils.get_t4_results` lays results out.
+    result: dict[str, Any] = {"timestamp": "2026-01-01 00:00:00+00:00", "configuration": {"block_size_x": 128}}
+    result["times"] = dict(compilation=90.0, benchmark=1.0, framework=2.0, search_algorithm=0, validation=0)
+    result |= {"invalidity": "correct", "correctness": 1, "objectives": ["time"]}
+    result["measurements"] = [{"name": "time", "value": 0.25, "unit": "ms"}]
+    path = tmp_path / "theirs.json"
+    path.write_text(json.dumps({"results": [result], "schema_version": "1.0.0", "metadata": {}}))
+    (record,) = read_t4(path)
+    assert (record.config, record.time, record.compile_time) == ({"block_size_x": 128}, 0.25, 90.0)
 
 
 def test_kernel_tuner_takes_what_is_written_and_the_other_way_round(tmp_path: Path) -> None:

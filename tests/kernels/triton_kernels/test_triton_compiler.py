@@ -57,6 +57,8 @@ def test_an_artifact_has_what_a_launch_needs(tmp_path: Path) -> None:
     assert isinstance(open_compiler(LIMITS).compile(source_of(task, 1)), CompileFailed)
     made = open_compiler(LIMITS).mark(source_of(triton_task(tmp_path)))
     assert isinstance(made, MarkedArtifact) and {line for block in made.blocks for line in block} & set(range(6, 13))
+    kernel = KERNEL.replace("    inside", '    tl.device_print("n", n)\n    inside')
+    assert isinstance(open_compiler(LIMITS).compile(source_of(triton_task(tmp_path, kernel))), Rejected)
 
 
 @pytest.mark.parametrize(
@@ -72,11 +74,6 @@ def test_a_failure_names_its_mistake(tmp_path: Path, kernel: str, said: str) -> 
     wrong = replace(source, source=source.source.replace(KERNEL.rstrip(), kernel.rstrip()))
     made = open_compiler(LIMITS).compile(wrong)
     assert isinstance(made, CompileFailed) and said in made.first_error
-
-
-def test_a_kernel_that_prints_is_refused(tmp_path: Path) -> None:
-    kernel = KERNEL.replace("    inside", '    tl.device_print("n", n)\n    inside')
-    assert isinstance(open_compiler(LIMITS).compile(source_of(triton_task(tmp_path, kernel))), Rejected)
 
 
 @pytest.mark.gpu

@@ -155,7 +155,7 @@ def ask(folder: Path, program: str, arch: int = 90, **environment: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_best_holds_sources_and_tables_and_nothing_of_cuda(run: Path) -> None:
+def test_best_holds_sources_and_tables_and_nothing_of_cuda(run: Path, tmp_path: Path) -> None:
     best = run / "best"
     names = {str(path.relative_to(best)) for path in best.rglob("*") if path.is_file()}
     device = "configs/scaling,device_name=a_test_s_GPU.json"
@@ -178,6 +178,11 @@ def test_best_holds_sources_and_tables_and_nothing_of_cuda(run: Path) -> None:
         export_run(run, "torch")
     with pytest.raises(TunesmithError, match="no file"):
         export_run(run, "triton-cache")
+    cache = exported(run, MODEL.replace('key=["n"]', "key=[]"), tmp_path / "production")
+    [file] = cache.glob("*/scale.autotune.json")
+    [[config, _]] = json.loads(file.read_text())["configs_timings"]
+    assert config["kwargs"]["BLOCK"] == 256 and config["num_warps"] == 2
+    assert "n4096, n1000, n65536" in (cache / "notes.txt").read_text()
 
 
 def test_tuned_py_chooses_by_shape_and_by_the_rule_and_never_times(run: Path) -> None:
@@ -274,14 +279,6 @@ def test_what_cannot_be_written_is_a_sentence(run: Path, tmp_path: Path, edit: t
     with pytest.raises(TunesmithError, match=said):
         exported(run, MODEL.replace(*edit), tmp_path / "production")
     assert not (tmp_path / "production" / "cache").exists()
-
-
-def test_shapes_that_share_a_tuning_key_take_the_general_configuration(run: Path, tmp_path: Path) -> None:
-    cache = exported(run, MODEL.replace('key=["n"]', "key=[]"), tmp_path / "production")
-    [file] = cache.glob("*/scale.autotune.json")
-    [[config, _]] = json.loads(file.read_text())["configs_timings"]
-    assert config["kwargs"]["BLOCK"] == 256 and config["num_warps"] == 2
-    assert "n4096, n1000, n65536" in (cache / "notes.txt").read_text()
 
 
 def test_tables_kernels_and_device_files_are_read_as_tasks_are() -> None:
