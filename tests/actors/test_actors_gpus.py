@@ -51,8 +51,7 @@ def test_lanes_share_the_work_and_those_of_another_model_or_speed_are_left_out()
         busy = [lane.busy_seconds for lane in pool.workers.lanes]
         # On a machine that is busy otherwise they do not get equal parts.
         assert len({lane.name for lane in pool.workers.lanes}) == 2 and min(busy) >= 6 * 0.02
-        assert pool.calibrate().bandwidth == ((1 << 26, 4e12),)
-        assert len(pool.lanes) == 1 and len(said) == 2
+        assert pool.calibrate().bandwidth == ((1 << 26, 4e12),) and len(pool.lanes) == 1 and len(said) == 2
         assert said[0].startswith("NVIDIA A10 (GPU-1)")
         assert said[0].endswith(f"is excluded: it is an NVIDIA A10, and this run tunes for {LIMITS.name}.")
         assert "(GPU-2)" in said[1] and "is excluded: its speed differs by 10.0% from that of" in said[1]
@@ -62,7 +61,7 @@ def test_lanes_share_the_work_and_those_of_another_model_or_speed_are_left_out()
         assert [one.seconds for one in compared.energies if one is not None] == [0.3, 0.3]
 
 
-def test_the_largest_group_of_gpus_that_agree_is_kept() -> None:
+def test_the_gpus_that_agree_are_kept_of_the_model_there_is_most_of() -> None:
     """And of groups that are equally large the fastest; copies and arithmetic count alike."""
     for speeds, kept in (
         ((4.0, 4.0, 3.5, 3.5), [0, 1]),
@@ -77,6 +76,16 @@ def test_the_largest_group_of_gpus_that_agree_is_kept() -> None:
             standard = roofs[typical(roofs)]
             near = [at for at, one in enumerate(roofs) if deviation(one, standard) <= ROOF_EXCLUDE_DEVIATION]
             assert near == kept
+    devices = [
+        DeviceInfo("cuda", index, name, replace(LIMITS, name=name))
+        for index, name in enumerate(("NVIDIA A10", "NVIDIA H200", "NVIDIA H200"))
+    ]
+    inventory = Inventory(tuple(devices), ())
+    assert choose_device(TASK, "auto", inventory).name == "NVIDIA H200"
+    assert choose_device(TASK, "cuda", inventory).index == 1
+    assert choose_device(TASK, "auto", inventory, "a10").name == "NVIDIA A10"
+    with pytest.raises(NoDevice, match=r"--target-device: no device here is called 'B200'; there are NVIDIA A10, NV"):
+        choose_device(TASK, "auto", inventory, "B200")
 
 
 def test_a_lane_that_is_excluded_while_it_is_made_ready_leaves_its_place_to_the_next(tmp_path: Path) -> None:
@@ -194,7 +203,7 @@ def test_workers_take_no_more_cores_than_there_are(cpus: list[int], gpus: int, l
         assert share == 1
 
 
-def test_the_survey_asks_every_node_with_gpus() -> None:
+def test_the_survey_asks_every_node_and_a_cluster_here_is_left_running(ray_cluster: Any) -> None:
     def looker() -> Inventory:
         return Inventory((DeviceInfo("cuda", 0, "NVIDIA H200", LIMITS),), ())
 
@@ -205,31 +214,13 @@ def test_the_survey_asks_every_node_with_gpus() -> None:
 
     found = survey(broken)
     assert found.devices == () and len(found.notes) == 1 and found.notes[0].endswith(".")
-
-
-def test_the_model_there_is_most_of_or_the_one_that_was_named() -> None:
-    devices = [
-        DeviceInfo("cuda", index, name, replace(LIMITS, name=name))
-        for index, name in enumerate(("NVIDIA A10", "NVIDIA H200", "NVIDIA H200"))
-    ]
-    inventory = Inventory(tuple(devices), ())
-    assert choose_device(TASK, "auto", inventory).name == "NVIDIA H200"
-    assert choose_device(TASK, "cuda", inventory).index == 1
-    assert choose_device(TASK, "auto", inventory, "a10").name == "NVIDIA A10"
-    with pytest.raises(NoDevice, match=r"--target-device: no device here is called 'B200'; there are NVIDIA A10, NV"):
-        choose_device(TASK, "auto", inventory, "B200")
-
-
-def test_a_cluster_of_this_process_is_joined_and_left_running(ray_cluster: Any) -> None:
     with cluster() as offer:
         assert offer.attached and (offer.cpus, offer.gpus) == (2, 3)
     assert ray_cluster.is_initialized()
 
 
 @pytest.mark.parametrize("name", ["TMPDIR", "RAY_TMPDIR"])
-def test_a_folder_for_temporary_files_that_is_of_no_use_is_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
-) -> None:
+def test_a_folder_for_temporary_files_that_is_of_no_use_is_named(monkeypatch: Any, tmp_path: Path, name: str) -> None:
     monkeypatch.delenv("RAY_TMPDIR", raising=False)
     monkeypatch.setenv(name, str(tmp_path))
     monkeypatch.setattr("ray.is_initialized", lambda: False)
@@ -352,9 +343,7 @@ def test_who_waits_for_a_lost_compilation_is_compiled(ray_cluster: Any) -> None:
 @pytest.mark.parametrize(
     ("pretence", "outcome", "compilations"), [({"compile_seconds": 60.0}, TimedOut, 1), ({"dies": True}, Crashed, 2)]
 )
-def test_a_source_that_no_compiler_survives_is_not_compiled_for_each_that_has_it(
-    ray_cluster: Any, pretence: dict[str, Any], outcome: type, compilations: int
-) -> None:
+def test_what_no_compiler_survives_is_not_compiled_for_each(pretence: Any, outcome: type, compilations: int) -> None:
     with make_pool(deadlines=Deadlines(start=60.0, compile=1.0), **pretence) as pool:
         (compiler,) = pool.workers.compilers
         compiler.make = made = mock.Mock(side_effect=compiler.make)
@@ -368,9 +357,7 @@ def test_a_source_that_no_compiler_survives_is_not_compiled_for_each_that_has_it
     assert made.call_count == compilations
 
 
-def test_a_search_does_not_wait_for_what_takes_far_longer_to_compile_than_usual(
-    ray_cluster: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_does_not_wait_for_what_compiles_far_longer_than_usual(ray_cluster: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr("tunesmith.actors.pool.pool.MIN_COMPILE_SECONDS", 1.0)
     # It begins before anything is known of what is usual.
     one = requests(1)[0]

@@ -70,7 +70,7 @@ def gone(pid: int, seconds: float = 10.0) -> bool:
     return False
 
 
-def test_it_lives_between_calls_and_ends_with_its_context() -> None:
+def test_it_lives_between_calls_or_says_why_it_cannot_be_made() -> None:
     """Also after mistakes; neither an alarm nor the main module of this process comes with it."""
     with Isolated("run", Subject, 5) as subject:
         first, pid = subject.call("add", 20.0, 2)
@@ -79,10 +79,13 @@ def test_it_lives_between_calls_and_ends_with_its_context() -> None:
             subject.call("mistake", 20.0)
         with pytest.raises(RuntimeError, match="ZeroDivisionError: ours"):
             subject.call("bug", 20.0)
-        assert subject.call("alarm", 20.0) == 0
-        assert subject.call("imported", 20.0, "__mp_main__") is False
+        assert subject.call("alarm", 20.0) == 0 and subject.call("imported", 20.0, "__mp_main__") is False
         assert subject.call("add", 20.0, 3) == (10, pid)
     assert gone(pid) and sys.modules["__main__"].__name__ == "__main__"
+    with Isolated("run", Subject, -1) as subject:
+        for _ in range(2):
+            with pytest.raises(TunesmithError, match="below zero"):
+                subject.call("add", 20.0, 1)
 
 
 def test_each_end_of_the_process_is_told_once_and_the_next_call_has_a_new_one() -> None:
@@ -109,13 +112,6 @@ def test_each_end_of_the_process_is_told_once_and_the_next_call_has_a_new_one() 
         assert subject.call("add", 20.0, 1)[0] == 1 and len(set(pids)) == 4
 
 
-def test_an_object_that_cannot_be_made_says_why() -> None:
-    with Isolated("run", Subject, -1) as subject:
-        for _ in range(2):
-            with pytest.raises(TunesmithError, match="below zero"):
-                subject.call("add", 20.0, 1)
-
-
 def test_sending_a_call_is_part_of_no_wait_without_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pipe that nobody reads takes some of a large argument, and then waits."""
     large = b"x" * (4 << 20)
@@ -132,13 +128,19 @@ def test_sending_a_call_is_part_of_no_wait_without_a_deadline(monkeypatch: pytes
         assert isinstance(found, Crashed) and "SIGKILL" in found.detail
 
 
-def test_a_fork_server_that_was_killed_is_started_again() -> None:
+def test_a_killed_fork_server_is_started_again_and_children_go_with_their_host() -> None:
     with Isolated("run", Subject) as first, Isolated("run", Subject) as second:
         _, pid = first.call("add", 60.0, 1)
-        status = Path(f"/proc/{pid}/stat").read_text()
-        os.kill(int(status.rsplit(")", 1)[1].split()[1]), signal.SIGKILL)
+        os.kill(int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1]), signal.SIGKILL)
         assert first.call("add", 60.0, 1)[0] == 2, "its children go on"
         assert second.call("add", 60.0, 1)[0] == 1
+    # Also in the middle of a call that never ends.
+    with subprocess.Popen([sys.executable, "-c", HOST, sys_path_entry], stdout=subprocess.PIPE, text=True) as host:
+        pid = int(host.stdout.readline())
+        assert Path(f"/proc/{pid}").exists()
+        host.kill()
+        host.wait()
+    assert gone(pid)
 
 
 HOST = """
@@ -150,16 +152,6 @@ subject = Isolated("run", Subject)
 print(subject.call("add", 60.0, 1)[1], flush=True)
 subject.call("wait", 700.0, 600.0)
 """
-
-
-def test_children_go_with_a_host_that_is_killed() -> None:
-    """Also in the middle of a call that never ends."""
-    with subprocess.Popen([sys.executable, "-c", HOST, sys_path_entry], stdout=subprocess.PIPE, text=True) as host:
-        pid = int(host.stdout.readline())
-        assert Path(f"/proc/{pid}").exists()
-        host.kill()
-        host.wait()
-    assert gone(pid)
 
 
 FAULTS = """
@@ -190,20 +182,14 @@ def test_a_compile_worker_meets_its_pages_once() -> None:
         return int(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
 
     # 9 MiB are 2304 pages of 4 KiB. Larger pages would make the first figure smaller, never the second larger.
-    assert faults(keep=True) < 20
-    assert faults(keep=False) > 100
+    assert faults(keep=True) < 20 and faults(keep=False) > 100
 
 
 def test_a_compiler_has_another_version_where_its_headers_have(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was compiled with other headers is not found in the cache then."""
     pytest.importorskip("cuda.bindings")
-    installed = {
-        "nvidia-cuda-nvrtc": "13.0",
-        "nvidia-cuda-cccl": "13.1",
-        "nvidia-cuda-crt": "13.2",
-        "nvidia-cuda-cccl-cu12": "12.1",
-        "nvidia-cuda-nvcc-cu12": "12.2",
-    }
+    installed = {"nvidia-cuda-nvrtc": "13.0", "nvidia-cuda-cccl": "13.1", "nvidia-cuda-crt": "13.2"}
+    installed |= {"nvidia-cuda-cccl-cu12": "12.1", "nvidia-cuda-nvcc-cu12": "12.2"}
 
     def version(name: str) -> str:
         if name not in installed:

@@ -95,9 +95,7 @@ def test_a_reference_that_hangs_or_dies_is_named(task: Task, device: Any) -> Non
             verdicts(with_reference(task, statement), device, FINE, deadlines=Deadlines(prepare=1.0))
 
 
-def test_the_device_is_held_from_the_first_buffers_to_the_sanitizer(
-    task: Task, device: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_device_is_held_throughout_and_who_has_it_is_said(task: Task, device: Any, monkeypatch: Any) -> None:
     """Also after a candidate has ended the process that runs kernels."""
     uuid = open_device(device.limits, device.index).uuid
     seen: list[tuple[str, bool]] = []
@@ -118,9 +116,7 @@ def test_the_device_is_held_from_the_first_buffers_to_the_sanitizer(
     assert seen[-1][0] == "sanitizer"
     with DeviceLock(uuid):
         pass
-
-
-def test_who_has_the_device_is_said(task: Task, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Who has it is said.
     monkeypatch.setattr(exclusive, "REPORT_AFTER_SECONDS", 0.2)
     said: list[str] = []
     other = DeviceLock(open_device(device.limits, device.index).uuid, Holder(28171, "gpu-1", "tunesmith tune gemm"))
@@ -207,9 +203,7 @@ def test_a_device_that_others_use_is_busy_until_it_is_acquired(lane: Lane, packe
         pass
 
 
-def test_a_device_whose_lock_cannot_be_had_is_not_waited_for(
-    lane: Lane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_device_whose_lock_cannot_be_had_is_not_waited_for(lane: Lane, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("TUNESMITH_LOCK_DIR", str(tmp_path))
     assert isinstance(lane.start(None, [], 0, 60.0), LaneReady)
     for path in list(tmp_path.rglob("*.lock")):
@@ -303,15 +297,11 @@ def test_all_steps_are_done_once_and_the_first_wrong_one_in_the_plan_decides(run
     assert len(done) < 200, "nothing behind it was wanted"
 
 
-def test_large_workloads_are_one_process_alone() -> None:
+def test_large_workloads_are_one_process_alone_and_an_error_ends_all() -> None:
     steps = [pretended_step(nbytes=100 if place % 3 == 0 else 1, seconds=0.01) for place in range(30)]
     findings, done = run(steps, 3)
     assert len(findings.passed()) == 30
-    assert {done[place] for place in range(0, 30, 3)} == {0}
-    assert len(set(done.values())) > 1
-
-
-def test_an_error_ends_all_processes_at_once() -> None:
+    assert {done[place] for place in range(0, 30, 3)} == {0} and len(set(done.values())) > 1
     runners: list[Any] = []
     slow, wrong = pretended_step(seconds=600.0), pretended_step(seconds=-1.0)
     with pytest.raises(TunesmithError, match="at fault"):
@@ -330,7 +320,13 @@ def test_several_processes_give_the_verdict_of_one(device: Any) -> None:
     assert [step.step for step in one.steps] == [step.step for step in several.steps]
 
 
-def test_the_device_is_free_while_all_that_are_left_wait() -> None:
+def test_who_waits_or_begins_uses_up_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else every slow step, whose process is killed, would be a first one again, and nothing would end the verdict."""
+    own = [pretended_step(seconds=0.3), pretended_step(seconds=0.05, derived=True)]
+    assert not run(own, 1, 0.25)[0].is_spent and run([pretended_step(seconds=0.3, derived=True)], 1, 0.25)[0].is_spent
+    for after in (False, True):
+        monkeypatch.setattr(PretendedRunner, "is_cold", lambda runner, _, after=after: after if runner.done else True)
+        assert run([pretended_step(seconds=0.3, derived=True)], 1, 0.25)[0].is_spent == after
     lock: Any = mock.Mock()
     device = HeldDevice(lock, print)
     device.take()
@@ -340,16 +336,6 @@ def test_the_device_is_free_while_all_that_are_left_wait() -> None:
     assert not lock.release.called, "this thread uses it"
     device.leave()
     assert lock.release.called
-
-
-def test_own_workloads_and_a_first_step_that_does_not_fail_use_up_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else every slow step, whose process is killed, would be a first one again, and nothing would end the verdict."""
-    own = [pretended_step(seconds=0.3), pretended_step(seconds=0.05, derived=True)]
-    assert not run(own, 1, 0.25)[0].is_spent
-    assert run([pretended_step(seconds=0.3, derived=True)], 1, 0.25)[0].is_spent
-    for after in (False, True):
-        monkeypatch.setattr(PretendedRunner, "is_cold", lambda runner, _, after=after: after if runner.done else True)
-        assert run([pretended_step(seconds=0.3, derived=True)], 1, 0.25)[0].is_spent == after
 
 
 def made_up(size: int) -> Step:
@@ -380,13 +366,9 @@ def test_the_time_in_which_checks_are_compiled_is_not_the_kernels() -> None:
         return [method for method, seconds in calls if seconds <= short]
 
     for types in ({"T": "float32"}, {"T": "float16"}):
-        assert short_calls(types) == []
-        assert short_calls(types) == ["time_baseline"]
+        assert short_calls(types) == [] and short_calls(types) == ["time_baseline"]
     examiner.starts += 1
     assert short_calls({"T": "float16"}) == []
-
-
-def test_a_plain_kernel_that_overruns_in_a_first_step_rules_out_larger_sizes() -> None:
     findings = Findings(KERNELS, 20.0)
 
     def call(method: str, seconds: float, *_: object) -> TimedOut | None:
@@ -425,9 +407,7 @@ def test_each_edge_of_memory_occurs_on_made_up_sizes_and_all_on_the_task_s_own(m
 
 
 @pytest.mark.parametrize(("fails_on", "left_out"), [("negative", True), ("zeros", False)])
-def test_a_made_up_scalar_that_the_plain_kernel_is_not_written_for_rejects_nothing(
-    fails_on: str, left_out: bool
-) -> None:
+def test_a_made_up_scalar_that_the_plain_kernel_is_not_for_rejects_nothing(fails_on: str, left_out: bool) -> None:
     """An attention with a negative scale: on which contents a kernel overflows is chance."""
     wrong = WrongResult("mismatch", "out", "it is inf")
 

@@ -20,7 +20,7 @@ def fill_in(folder: Path) -> None:
         file.write_text("\n".join(line.split("  # FILL:")[0] for line in file.read_text().splitlines()))
 
 
-def test_from_a_source_to_a_space_or_the_reasons_why_no_rule_fits(here: Any, tmp_path: Path) -> None:
+def test_from_a_source_and_its_headers_to_a_space_or_the_reasons_why_not(here: Any, tmp_path: Path) -> None:
     (tmp_path / "saxpy.cu").write_text(SOURCE)
     drafted = here("init", "saxpy.cu", cwd=tmp_path)
     assert drafted.returncode == 0, drafted.stderr
@@ -39,6 +39,23 @@ def test_from_a_source_to_a_space_or_the_reasons_why_no_rule_fits(here: Any, tmp
     shown = here("space", "odd", "--target", "h200", cwd=tmp_path)
     assert shown.returncode == 2
     assert "has no cuda template, and the rules make none (line 2: it has inline assembly)" in shown.stderr
+    (tmp_path / "headers").mkdir()
+    (tmp_path / "headers" / "scale.h").write_text(
+        "#pragma once\n__device__ float scaled(float x) { return SCALE * x; }\n"
+    )
+    (tmp_path / "k.cu").write_text(
+        '#include "scale.h"\n__global__ void k(const float* x, float* y, int n) {\n'
+        "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n    if (i < n) y[i] = scaled(x[i]);\n}\n"
+    )
+    missing = here("init", "k.cu", cwd=tmp_path)
+    assert missing.returncode == 2 and "undeclared names: scaled (k.cu:4)" in missing.stderr and "-I" in missing.stderr
+    assert "scale.h" in missing.stderr
+    drafted = here("init", "k.cu", "-I", "headers", "-D", "SCALE=3.0f", cwd=tmp_path)
+    assert drafted.returncode == 0, drafted.stderr
+    source = (tmp_path / "k" / "baseline.cu").read_text()
+    assert "#define SCALE 3.0f\n" in source and "float scaled(float x)" in source and "include" not in source
+    wrong = here("init", "k.cu", "-I", "headers", "-D", "3=x", "--out", "other", cwd=tmp_path)
+    assert wrong.returncode == 2 and "-D: '3=x' is not of the form" in wrong.stderr
 
 
 @pytest.mark.parametrize("there", [False, True])
@@ -61,26 +78,6 @@ def test_a_full_disk_leaves_nothing(here: Any, tmp_path: Path, monkeypatch: pyte
     assert refused.returncode == 2 and "--out: saxpy cannot be written (No space left on device)" in refused.stderr
     left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
     assert left == (["saxpy", "saxpy.cu"] if there else ["saxpy.cu"])
-
-
-def test_headers_and_macros_of_a_build_are_taken_along(tmp_path: Path, here: Any) -> None:
-    (tmp_path / "headers").mkdir()
-    (tmp_path / "headers" / "scale.h").write_text(
-        "#pragma once\n__device__ float scaled(float x) { return SCALE * x; }\n"
-    )
-    (tmp_path / "k.cu").write_text(
-        '#include "scale.h"\n__global__ void k(const float* x, float* y, int n) {\n'
-        "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n    if (i < n) y[i] = scaled(x[i]);\n}\n"
-    )
-    missing = here("init", "k.cu", cwd=tmp_path)
-    assert missing.returncode == 2 and "undeclared names: scaled (k.cu:4)" in missing.stderr and "-I" in missing.stderr
-    assert "scale.h" in missing.stderr
-    drafted = here("init", "k.cu", "-I", "headers", "-D", "SCALE=3.0f", cwd=tmp_path)
-    assert drafted.returncode == 0, drafted.stderr
-    source = (tmp_path / "k" / "baseline.cu").read_text()
-    assert "#define SCALE 3.0f\n" in source and "float scaled(float x)" in source and "include" not in source
-    wrong = here("init", "k.cu", "-I", "headers", "-D", "3=x", "--out", "other", cwd=tmp_path)
-    assert wrong.returncode == 2 and "-D: '3=x' is not of the form" in wrong.stderr
 
 
 def test_a_file_for_nvcc_becomes_a_task_that_is_right(here: Any, tmp_path: Path) -> None:
@@ -106,7 +103,6 @@ KERNEL = """extern "C" __global__ void run(const float* x, float* y, int n) {
     if (i < n) y[i] = 2 * x[i] + unused[threadIdx.x % 64];
 }
 """
-
 COUNTS = f"__device__ int count;\n{KERNEL.replace('2 *', 'count++ *')}"
 
 
@@ -128,9 +124,6 @@ def test_a_task_is_checked_without_a_device(here: Any, folder: Path) -> None:
     assert found["not_seen"] == [
         'baseline: the source declares 256 bytes of shared memory, the task says 0: write `static_shared_bytes = "256"`'
     ]
-
-
-def test_a_reference_that_fails_on_a_made_up_size_is_called_on_the_task_s_own(here: Any, folder: Path) -> None:
     edit(folder, "reference.py", "2 * inputs['x']", "(2 * inputs['x']).reshape(-1, 40000).reshape(-1)")
     edit(folder, "task.toml", "n = 100000000", "n = 400000")
     done = here("check", ".", "--target", "sm_90", cwd=folder)

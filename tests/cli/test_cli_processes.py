@@ -244,9 +244,7 @@ def test_killed_and_resumed(end: End, command: Any, tmp_path: Path, kind: str, l
         *(pytest.param("evaluation", number, marks=pytest.mark.slow) for number in (signal.SIGTERM, signal.SIGHUP)),
     ],
 )
-def test_interrupted_and_resumed(
-    end: End, command: Any, tmp_path: Path, request: pytest.FixtureRequest, kind: str, number: int
-) -> None:
+def test_interrupted_and_resumed(end: End, command: Any, tmp_path: Path, request: Any, kind: str, number: int) -> None:
     process, out, err = end(kind, 1, number)
     assert process.returncode == 130
     assert f"tunesmith resume {tmp_path / 'run'}" in err.splitlines()[-1]

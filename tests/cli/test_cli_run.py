@@ -11,24 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scale_task import write
 from simulated_pool import ended_run
-from typer.testing import CliRunner
 
 from tunesmith.cli.commands.recheck import moved
-from tunesmith.cli.main import app
-from tunesmith.graph.journal.events import Compared, RunStarted, TemplateAdded, VerdictReached
-from tunesmith.graph.journal.records import Dispatched, Figures, FinalistResult, Origin, Verdict, Winner
-from tunesmith.graph.journal.store import Journal, JournalError
-from tunesmith.graph.settings import make_settings
+from tunesmith.graph.journal.store import JournalError
 from tunesmith.graph.study import compare
 from tunesmith.graph.study.compare import compare_runs
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.hw.probe import probe
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.measure.timing import compare as timed
 from tunesmith.kernels.outcome import CompileFailed
-from tunesmith.kernels.spec.taskfile import load_task
 
 
 def test_json_and_nothing_else_is_on_standard_output_and_progress_on_standard_error(finished_run: Any) -> None:
@@ -51,7 +43,7 @@ def test_json_and_nothing_else_is_on_standard_output_and_progress_on_standard_er
     assert {"tunesmith", "ray", "langgraph", "numpy"} <= summary["versions"].keys()
 
 
-def test_the_winner_runs_by_itself(finished_run: Any, tmp_path: Any) -> None:
+def test_the_winner_runs_by_itself_and_says_which_kernel_serves_a_shape(finished_run: Any, tmp_path: Any) -> None:
     best = finished_run.folder / "best"
     dispatch = json.loads((best / "dispatch.json").read_text())
     # Which of them is used depends on what the measurements showed, and nothing that lost is.
@@ -71,9 +63,19 @@ def test_the_winner_runs_by_itself(finished_run: Any, tmp_path: Any) -> None:
     for source in (best / "general").glob("kernel*.cl"):
         text = source.read_text()
         assert all(f"#define {name} {int(value)}\n" in text for name, value in config.items())
+    for arguments, wanted in (
+        (["n=5000"], ""),
+        ([], "not nothing, as in: python dispatch.py n=16\n"),
+        *(([given], f"not {given}, as in") for given in ("n=-5", "n=abc", "m=5000")),
+        (["n=5000", "T=float16"], "Give n, with sizes as whole numbers of at least 1, not n=5000 T=float16"),
+    ):
+        command = [sys.executable, str(finished_run.folder / "best" / "dispatch.py"), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.returncode == (1 if wanted else 0) and wanted in done.stderr
+        assert wanted or done.stdout.split(":")[0] in ("baseline", "general")
 
 
-def test_report_and_resume_show_the_run_again(finished_run: Any, here: Any) -> None:
+def test_report_and_resume_show_the_run_again_and_its_table(finished_run: Any, here: Any, tmp_path: Path) -> None:
     folder, before = finished_run.folder, finished_run.summary
     plain = here("report", folder)
     assert plain.returncode == 0 and before["sentence"] in plain.stdout
@@ -87,9 +89,6 @@ def test_report_and_resume_show_the_run_again(finished_run: Any, here: Any) -> N
     assert "the run had ended" in done.stderr and "starting workers" not in done.stderr
     after = json.loads(done.stdout)
     assert after["general"] == before["general"] and after["tuned"] == before["tuned"]
-
-
-def test_every_measurement_is_in_the_table(finished_run: Any, here: Any, tmp_path: Path) -> None:
     out = tmp_path / "measured.csv"
     done = here("report", finished_run.folder, "--csv", out)
     with out.open(newline="", encoding="utf-8") as file:
@@ -113,19 +112,6 @@ def test_bench_gives_one_comparison_with_intervals(command: Any, device: Any) ->
     (row,) = found["workloads"]
     assert row["cold"]["low"] <= row["cold"]["ratio"] <= row["cold"]["high"]
     assert found["launch_floor_seconds"] > 0 and found["artifacts"]["candidate"] and found["artifacts"]["baseline"]
-
-
-def test_best_says_which_kernel_serves_a_shape(finished_run: Any) -> None:
-    for arguments, wanted in (
-        (["n=5000"], ""),
-        ([], "not nothing, as in: python dispatch.py n=16\n"),
-        *(([given], f"not {given}, as in") for given in ("n=-5", "n=abc", "m=5000")),
-        (["n=5000", "T=float16"], "Give n, with sizes as whole numbers of at least 1, not n=5000 T=float16"),
-    ):
-        command = [sys.executable, str(finished_run.folder / "best" / "dispatch.py"), *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-        assert done.returncode == (1 if wanted else 0) and wanted in done.stderr
-        assert wanted or done.stdout.split(":")[0] in ("baseline", "general")
 
 
 @pytest.mark.slow
@@ -158,7 +144,7 @@ def other(run: Any, tmp_path: Path) -> Path:
     return changed(run, tmp_path / "other", device=device, held_out=held_out, settings=settings)
 
 
-def test_shapes_and_differences_stand_beside_each_other(run: Any, other: Path) -> None:
+def test_shapes_of_runs_stand_side_by_side_or_are_refused(run: Any, other: Path, tmp_path: Path, here: Any) -> None:
     found = compare_runs([run.folder, other])
     assert [shape["workload"] for shape in found["shapes"]] == ["16384", "5000"]
     assert [shape["held_out"] for shape in found["shapes"]] == [[False, False], [True, True]]
@@ -168,15 +154,19 @@ def test_shapes_and_differences_stand_beside_each_other(run: Any, other: Path) -
     assert found["differences"]["device"] == [run.summary["device"]["name"], "Another CPU"]
     assert found["differences"]["setting seed"] == ["7", "8"]
     assert found["same"]["backend"] == "opencl" and "reference" in found["same"]
-
-
-def test_a_shape_is_one_whatever_its_name_and_may_be_of_one_run_only(run: Any, tmp_path: Path) -> None:
     rows = [row | {"workload": "large"} for row in run.summary["tuned"]]
-    alone = changed(run, tmp_path / "alone", held_out=[], tuned=rows)
-    shapes = compare_runs([alone, run.folder])["shapes"]
-    assert [shape["workload"] for shape in shapes] == ["large", "5000"]
-    assert None not in shapes[0]["results"]
+    shapes = compare_runs([changed(run, tmp_path / "alone", held_out=[], tuned=rows), run.folder])["shapes"]
+    assert [shape["workload"] for shape in shapes] == ["large", "5000"] and None not in shapes[0]["results"]
     assert shapes[1]["results"][0] is None and shapes[1]["held_out"] == [None, True]
+    foreign = changed(run, tmp_path / "foreign", task="softmax")
+    with pytest.raises(TunesmithError, match=r"different tasks \(.*run of scale_add, .*foreign of softmax\); name"):
+        compare_runs([run.folder, foreign])
+    with pytest.raises(TunesmithError, match="named twice"):
+        compare_runs([run.folder, run.folder / ".." / "run"])
+    with pytest.raises(JournalError, match="is not a run"):
+        compare_runs([run.folder, tmp_path])
+    one = here("compare", run.folder)
+    assert one.returncode == 2 and one.stderr.count("\n") == 1 and "give at least two" in one.stderr
 
 
 def test_other_data_types_are_other_shapes(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,18 +199,6 @@ def test_all_three_forms_are_printed(run: Any, other: Path, here: Any) -> None:
     assert data["shapes"][1]["results"][1]["general"] is None
 
 
-def test_what_cannot_be_compared_is_refused(run: Any, tmp_path: Path, here: Any) -> None:
-    foreign = changed(run, tmp_path / "foreign", task="softmax")
-    with pytest.raises(TunesmithError, match=r"different tasks \(.*run of scale_add, .*foreign of softmax\); name"):
-        compare_runs([run.folder, foreign])
-    with pytest.raises(TunesmithError, match="named twice"):
-        compare_runs([run.folder, run.folder / ".." / "run"])
-    with pytest.raises(JournalError, match="is not a run"):
-        compare_runs([run.folder, tmp_path])
-    one = here("compare", run.folder)
-    assert one.returncode == 2 and one.stderr.count("\n") == 1 and "give at least two" in one.stderr
-
-
 def seen(ratio: float) -> Comparison:
     return timed([[ratio * 1e-6 * (1 + 0.001 * block)] * 3 for block in range(5)], [[1e-6] * 3] * 5)
 
@@ -235,29 +213,10 @@ def test_what_moved_is_told_by_intervals() -> None:
     assert failed["now"] is None and "no such feature" in failed["moved"]
 
 
-def test_a_stored_choice_is_timed_again(tmp_path: Path, ray_cluster: Any) -> None:
-    (tmp_path / "task").mkdir()
-    write(tmp_path / "task")
-    task, device = load_task(str(tmp_path / "task")), probe().device("opencl")
-    template, [workload] = task.sources("opencl").templates[0], task.workloads_for(device.limits.kind, held_out=False)
-    configs = [{"GROUP": 64, "ITEMS": 4}, {"GROUP": 16, "ITEMS": 1}, {"GROUP": 64, "ITEMS": 1}]
-    winners = [Winner(template=template.id, config=config) for config in configs]
-    run, ratios = tmp_path / "run", (0.5, 0.9, 0.6)
-    with Journal(run, create=True) as journal:
-        origin = Origin(command="tunesmith tune", host="a test", python="3.11")
-        journal.append(RunStarted(settings=make_settings(task=task.name), task=task, device=device, origin=origin))
-        journal.append(TemplateAdded(template=template))
-        entries = [
-            FinalistResult(**one.model_dump(), comparison=seen(ratio))
-            for one, ratio in zip(winners, ratios, strict=True)
-        ]
-        about = {"workload": workload.name, "sizes": workload.sizes, "types": workload.types}
-        best = Dispatched(**about, **winners[0].model_dump(), **Figures.of(seen(0.5)).model_dump())
-        journal.append(Compared(workload=workload.name, entries=tuple(entries)))
-        journal.append(VerdictReached(verdict=Verdict(dispatch=(best,), sentence="Faster.")))
-    done = CliRunner().invoke(app, ["recheck", str(run), "--json"])
+def test_a_stored_choice_is_timed_again(run: Any, here: Any, ray_cluster: Any) -> None:
+    done = here("recheck", run.folder, "--json")
     found = json.loads(done.stdout)
-    [row] = found["workloads"]
-    assert row["configuration"] == "GROUP=64, ITEMS=4" and row["then"] == pytest.approx(0.5, rel=0.01)
-    assert row["low"] <= row["now"] <= row["high"]
-    assert found["now_on"] == found["tuned_on"] and done.exit_code == bool(row["moved"])
+    for row, own in zip(found["workloads"], run.summary.dispatch, strict=True):
+        assert row["workload"] == own.workload and f"GROUP={own.config['GROUP']}" in row["configuration"]
+        assert row["then"] == own.ratio and row["low"] <= row["now"] <= row["high"]
+    assert found["now_on"] == found["tuned_on"] and done.returncode == any(row["moved"] for row in found["workloads"])

@@ -38,17 +38,6 @@ def test_help_imports_nothing_heavy(asked: list[str], heavy: set[str]) -> None:
     assert "tunesmith" in shown.lower() and rest == "\n", done.stdout
 
 
-def test_every_setting_is_an_option_with_its_description(here: Any) -> None:
-    from tunesmith.cli.options import NOT_OPTIONS
-    from tunesmith.graph.settings import Settings
-
-    shown = " ".join(here("tune", "-h").stdout.split())
-    for name, field in Settings.model_fields.items():
-        option = f"--{name.replace('_', '-')}"
-        assert (f" {option} " in shown) == (name not in NOT_OPTIONS), name
-        assert name in NOT_OPTIONS or str(field.description).removesuffix(".") in shown, name
-
-
 def test_a_file_of_settings_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
     from tunesmith.graph.settings import TunesmithError, read_settings
 
@@ -60,14 +49,24 @@ def test_a_file_of_settings_may_begin_with_a_byte_order_mark(tmp_path: Path) -> 
         read_settings(path)
 
 
-def test_the_shell_completes_commands_and_options(environment: dict[str, str]) -> None:
+def test_the_shell_completes_options_and_a_reader_that_goes_away_ends_nothing(environment: dict[str, str]) -> None:
     asked = {"_TUNESMITH_COMPLETE": "complete_bash", "COMP_WORDS": "tunesmith tune --see", "COMP_CWORD": "2"}
     run = [sys.executable, "-m", "tunesmith.cli.main"]
     done = subprocess.run(run, capture_output=True, text=True, timeout=60, env=environment | asked)
     assert "--seed" in done.stdout.split(), done.stderr
+    program = (
+        "from tunesmith.cli.live import view\nfrom tunesmith.graph.progress import Progress\n"
+        "with view() as show:\n    for number in range(3): show(Progress('plan', f'line {number}'))\n"
+        "print('the result')"
+    )
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "wb") as gone:
+        done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=gone, text=True)
+    assert (done.returncode, done.stdout) == (0, "the result\n")
 
 
-def test_help_devices_and_tasks_are_listed(here: Any, device: Any) -> None:
+def test_help_devices_tasks_settings_and_spaces_are_listed(here: Any, device: Any) -> None:
     shown = here("--help").stdout
     assert all(name in shown for name in COMMANDS)
     assert "..." not in shown.split("Commands:")[1], "what a command does is not cut"
@@ -76,9 +75,14 @@ def test_help_devices_and_tasks_are_listed(here: Any, device: Any) -> None:
     assert {"silu_and_mul", "fused_add_rmsnorm", "merge_attn_states", "gemm"} <= set(listed)
     assert all(entry["workloads"] and entry["backends"] for entry in listed.values())
     assert "c[m, n] = a[m, k] @ b[k, n]" in here("tasks").stdout, "brackets are no markup"
+    from tunesmith.cli.options import NOT_OPTIONS
+    from tunesmith.graph.settings import Settings
 
-
-def test_a_space_as_json_adds_up(here: Any) -> None:
+    shown = " ".join(here("tune", "-h").stdout.split())
+    for name, field in Settings.model_fields.items():
+        option = f"--{name.replace('_', '-')}"
+        assert (f" {option} " in shown) == (name not in NOT_OPTIONS), name
+        assert name in NOT_OPTIONS or str(field.description).removesuffix(".") in shown, name
     done = here("space", "gemm", "--target", "sm_80", "--json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
@@ -128,27 +132,11 @@ def test_nothing_is_cut_at_any_width(width: int, monkeypatch: pytest.MonkeyPatch
     text = re.sub("\x1b\\[[0-9;]*m", "", out.file.getvalue())  # type: ignore[attr-defined]
     assert all(len(line) <= width for line in text.splitlines())
     assert "1048576-float32" in text and "4335.99" in text and "1131.67" in text and text.count("…") == 1
-    assert ("──" in text) == (width >= 53)
-    assert "[n,d]=silu(input[:,:d])" in re.sub(r"\s", "", text)
+    assert ("──" in text) == (width >= 53) and "[n,d]=silu(input[:,:d])" in re.sub(r"\s", "", text)
     assert "a task [/] on [a device" in " ".join(text.split())
 
 
-def test_a_reader_of_progress_that_goes_away_ends_nothing() -> None:
-    program = (
-        "from tunesmith.cli.live import view\nfrom tunesmith.graph.progress import Progress\n"
-        "with view() as show:\n    for number in range(3): show(Progress('plan', f'line {number}'))\n"
-        "print('the result')"
-    )
-    read, write = os.pipe()
-    os.close(read)
-    with os.fdopen(write, "wb") as gone:
-        done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=gone, text=True)
-    assert (done.returncode, done.stdout) == (0, "the result\n")
-
-
-def test_the_report_names_a_kernel_without_parameters_and_a_replay_costs_nothing(
-    finished_run: Any, here: Any, tmp_path: Path
-) -> None:
+def test_kernels_without_parameters_and_free_replays_are_told(finished_run: Any, here: Any, tmp_path: Path) -> None:
     """As a model writes one."""
     failed = {"kind": "compile_failed", "what": "does not compile", "config": {}, "template": "whole-2"}
     totals = {"calls": 2, "unaccounted": 0, "failed": 0, "prompt_tokens": 9, "completion_tokens": 9, "cost": 0.5}

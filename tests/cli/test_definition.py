@@ -16,16 +16,12 @@ from tunesmith.kernels.spec.definition import MAX_TUNED, read_definition
 from tunesmith.kernels.spec.task import Task, TaskError
 from tunesmith.kernels.spec.taskfile import MARK, read_task
 
+VARIABLE = {"type": "var"}
 DEFINITION: dict[str, Any] = {
     "name": "scaled-rows.v1",
     "op_type": "other",
     "description": 'Rows times a "scale" of their group.',
-    "axes": {
-        "rows": {"type": "var"},
-        "ends": {"type": "var"},
-        "width": {"type": "const", "value": 64},
-        "groups": {"type": "var"},
-    },
+    "axes": {"rows": VARIABLE, "ends": VARIABLE, "width": {"type": "const", "value": 64}, "groups": VARIABLE},
     "constraints": ["ends == groups + 1", "rows >= groups", "ends <= rows + width", "ends == starts[-1].item()"],
     "inputs": {
         "x": {"shape": ["rows", "width"], "dtype": "float16"},
@@ -80,19 +76,15 @@ def test_a_definition_and_its_workloads_are_a_task_but_for_its_kernel(tmp_path: 
     assert task.scalar_of(arguments["ends"], task.workload("64x3")) == 4 and arguments["scale"].value == "0.5"
     taken = "const __half* x, const int* starts, float scale, __nv_bfloat16* y, int rows, int ends, int groups"
     assert f"scaled_rows_v1({taken})" in (folder / "baseline.cu").read_text()
+    assert "the value of scale" in drafted(tmp_path / "two", [workload(8, 1, 0.5), workload(8, 3, 2.0)])[1]
+    assert "the sizes you use" in drafted(tmp_path / "none", [])[1]
 
 
 def test_the_definition_s_own_reference_is_the_task_s(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     task = filled(drafted(tmp_path, [workload(8, 3)])[0])
-    inputs = {"x": np.ones((8, 64)), "starts": np.arange(4.0)}
-    found = expected_results(np, task, task.workloads[0], inputs)
+    found = expected_results(np, task, task.workloads[0], {"x": np.ones((8, 64)), "starts": np.arange(4.0)})
     assert set(np.asarray(found["y"]).ravel()) == {4.5}
-
-
-def test_what_differs_between_workloads_or_is_missing_is_asked(tmp_path: Path) -> None:
-    assert "the value of scale" in drafted(tmp_path / "two", [workload(8, 1, 0.5), workload(8, 3, 2.0)])[1]
-    assert "the sizes you use" in drafted(tmp_path / "none", [])[1]
 
 
 @pytest.mark.parametrize(

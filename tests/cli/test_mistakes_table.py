@@ -27,7 +27,6 @@ from tunesmith.kernels.spec.task import TaskError
 
 Change = Callable[[Path, Path], object]
 """Of a task's folder and of a run's."""
-
 CHECK = ("check", "{task}", "--source", "{task}/baseline.cl", "--reference-deadline", "2")
 MINE = ("check", "{task}", "--source", "{task}/mine.cl")
 TUNE = ("tune", "{task}", "--run-dir", "{task}/new", "--evaluations", "4", "--rounds", "1")
@@ -247,13 +246,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory, device: Any) -> Path:
     ],
 )
 def test_a_mistake_has_its_sentence_and_its_exit_code(
-    asked: tuple[str, ...],
-    change: Change,
-    code: int,
-    named: str,
-    ended: Path,
-    tmp_path: Path,
-    request: pytest.FixtureRequest,
+    asked: Any, change: Any, code: int, named: str, ended: Path, tmp_path: Path, request: Any
 ) -> None:
     task, run = tmp_path / "task", tmp_path / "run"
     task.mkdir()
@@ -279,9 +272,7 @@ DATA = Path(__file__).resolve().parent.parent / "data"
 
 
 @pytest.mark.parametrize("command", ["space", "tune", "check"])
-def test_without_a_device_only_the_tasks_own_backends_are_spoken_of(
-    here: Any, monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
+def test_without_a_device_only_the_tasks_own_backends_are_spoken_of(here: Any, monkeypatch: Any, command: str) -> None:
     for name in ("pyopencl", "cuda.bindings.driver"):
         monkeypatch.setitem(sys.modules, name, None)
     for task, words in (
@@ -300,9 +291,7 @@ def folder(tmp_path: Path, device: Any) -> Path:
     return tmp_path
 
 
-def test_an_interruption_is_said_and_the_unexpected_is_a_sentence_and_a_file(
-    here: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_interruptions_are_said_and_the_unexpected_is_in_a_file(here: Any, monkeypatch: Any, tmp_path: Path) -> None:
     def broken() -> None:
         raise ends[0]
 
@@ -329,9 +318,7 @@ def test_standard_streams_may_be_closed_or_full(environment: dict[str, str]) -> 
         assert (done.returncode, done.stdout, done.stderr) == (code, "", said)
 
 
-def test_a_run_without_a_result_has_an_exit_code_and_a_report(
-    tmp_path: Path, device: Any, monkeypatch: pytest.MonkeyPatch, here: Any
-) -> None:
+def test_a_run_without_result_has_a_code_and_a_report(tmp_path: Path, device: Any, monkeypatch: Any, here: Any) -> None:
     """On a simulated device; what a real one says of a wrong kernel is tested with the pool."""
 
     def evaluate(_: SimulatedPool, request: EvaluationRequest) -> Evaluation:
@@ -354,7 +341,7 @@ def test_a_run_without_a_result_has_an_exit_code_and_a_report(
         assert (run / "report.html").is_file() and not (run / "best").exists()
 
 
-def test_nothing_is_begun_for_a_reference_that_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_references_that_fail_or_print_disturb_nothing(folder: Path, monkeypatch: Any, capfd: Any) -> None:
     from tunesmith.actors import ray_cluster as cluster
 
     write(folder, "return {'out': factor * x * np.nan}")
@@ -362,12 +349,16 @@ def test_nothing_is_begun_for_a_reference_that_fails(folder: Path, monkeypatch: 
     with pytest.raises(TaskError, match="the reference scale returns nan at out"):
         tune(folder / "task.toml", run_dir=folder / "run", evaluations=1, backend="opencl")
     assert not (folder / "run").exists()
+    write(folder, "print('hello from the reference'); return {'out': factor * x}")
+    wrong = folder / "wrong.cl"
+    wrong.write_text((folder / "baseline.cl").read_text().replace("factor *", "factor +"))
+    with pytest.raises(SystemExit) as ended:
+        main(["check", str(folder), "--source", str(wrong), "--json"])
+    assert ended.value.code == 1 and json.loads(capfd.readouterr().out)["reason"] == "mismatch"
 
 
 @pytest.mark.slow
-def test_a_reference_that_hangs_ends_bench_and_keeps_no_other_tuning_waiting(
-    folder: Path, command: Any, environment: dict[str, str]
-) -> None:
+def test_a_hanging_reference_ends_bench_and_delays_nobody(folder: Path, command: Any, environment: Any) -> None:
     other = folder / "other"
     other.mkdir()
     write(other, f"open({str(other / 'called')!r}, 'w').close(); time.sleep(10000)")
@@ -389,12 +380,3 @@ def test_a_reference_that_hangs_ends_bench_and_keeps_no_other_tuning_waiting(
     finally:
         hanging.terminate()
         hanging.wait()
-
-
-def test_what_a_reference_prints_does_not_disturb_json(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    write(folder, "print('hello from the reference'); return {'out': factor * x}")
-    wrong = folder / "wrong.cl"
-    wrong.write_text((folder / "baseline.cl").read_text().replace("factor *", "factor +"))
-    with pytest.raises(SystemExit) as ended:
-        main(["check", str(folder), "--source", str(wrong), "--json"])
-    assert ended.value.code == 1 and json.loads(capfd.readouterr().out)["reason"] == "mismatch"

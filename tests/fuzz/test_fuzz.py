@@ -34,7 +34,6 @@ TIMES = int(os.environ.get("TUNESMITH_FUZZ", "1"))
 """How many times as many examples each test tries."""
 HANG_SECONDS = 30
 """No example takes a tenth of this."""
-
 pytestmark = pytest.mark.timeout(120 * TIMES)
 
 

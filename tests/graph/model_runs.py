@@ -70,15 +70,8 @@ class Scripted:
 
 
 def plan(*branches: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    chosen = list(branches) or [branch()]
-    return {
-        "analysis": "Bound by memory.",
-        "bottleneck": "memory",
-        "branches": chosen,
-        "workloads": [],
-        "expected": "More bytes in flight.",
-        **fields,
-    }
+    found = {"analysis": "Bound by memory.", "bottleneck": "memory", "expected": "More bytes in flight."}
+    return found | {"branches": list(branches) or [branch()], "workloads": []} | fields
 
 
 def branch(parent: str = "baseline", moves: Sequence[str] = ("several elements a work-item",), **fields: Any) -> Any:
@@ -90,37 +83,23 @@ KERNEL = SOURCE.replace("GROUP", "16").replace("ITEMS", "1").replace("UNROLL", "
 
 def rewrite(mark: str) -> dict[str, Any]:
     """The answer with a whole kernel; `mark` stands in its first line."""
-    return {
-        "name": "whole",
-        "description": "Sixteen elements a work-item.",
-        "source": f"// {mark}\n{KERNEL}",
-        "grid": ["ceil_div(n, 16)"],
-        "block": ["16"],
-        "shared_bytes": "0",
-        "static_shared_bytes": "0",
-    }
+    about = {"name": "whole", "description": "Sixteen elements a work-item.", "source": f"// {mark}\n{KERNEL}"}
+    return about | {"grid": ["ceil_div(n, 16)"], "block": ["16"], "shared_bytes": "0", "static_shared_bytes": "0"}
 
 
 def template(**fields: Any) -> dict[str, Any]:
     """The template of tests/data/scale_add as an answer."""
+    none = dict.fromkeys(("shared_bytes", "static_shared_bytes", "max_registers"), "0")
     return {
-        "name": "runs",
-        "description": "A work-item takes ITEMS neighbouring elements.",
-        "source": SOURCE,
+        **{"name": "runs", "description": "A work-item takes ITEMS neighbouring elements.", "source": SOURCE},
         "parameters": [
             {"name": "GROUP", "values": [1, 4, 16, 64], "default": 16, "doc": "work-items of a group"},
             {"name": "ITEMS", "values": [1, 4, 16, 64], "default": 1, "doc": "elements of a work-item"},
             {"name": "UNROLL", "values": [0, 1], "default": 0, "doc": "whether the loop is unrolled"},
         ],
         "constraints": [{"expression": "ITEMS > 1 or UNROLL == 0", "because": "There is no loop to unroll."}],
-        "grid": ["ceil_div(n, GROUP * ITEMS)"],
-        "block": ["GROUP"],
-        "shared_bytes": "0",
-        "static_shared_bytes": "0",
-        "max_registers": "0",
-        "fast_math": "False",
-        "seeds": [],
-        **fields,
+        **{"grid": ["ceil_div(n, GROUP * ITEMS)"], "block": ["GROUP"], "fast_math": "False", "seeds": []},
+        **(none | fields),
     }
 
 

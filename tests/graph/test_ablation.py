@@ -124,9 +124,7 @@ class TestArms:
         ("arm", "kind", "ends"),
         [("rewrite", "unstructured", False), ("template", "timeout", False), ("rewrite", "capped", True)],
     )
-    def test_a_failure_ends_an_arm_without_a_search_only_where_no_answer_can_come(
-        self, tmp_path: Path, arm: str, kind: Any, ends: bool
-    ) -> None:
+    def test_failures_end_arms_where_no_answer_can_come(self, tmp_path: Path, arm: str, kind: Any, ends: bool) -> None:
         asked: list[ModelCall] = []
         found = run(
             tmp_path / "a",
@@ -170,15 +168,13 @@ def repeats(*values: float) -> list[Repeat]:
 
 
 class TestArithmetic:
-    def test_means_are_geometric_and_intervals_are_student_s(self) -> None:
+    def test_means_are_geometric_intervals_student_s_and_differences_those_of_one_seed(self) -> None:
         (arm,), differences = compare({"a": repeats(1.0, 2.0, 4.0)})
         assert arm.mean == pytest.approx(2.0) and arm.spread == pytest.approx(2.0) and differences == []
         # t of 0.975 with 2 degrees of freedom is 4.302653 (any table).
         half = 4.302653 * math.log(2) / math.sqrt(3)
         assert arm.low == pytest.approx(2 * math.exp(-half)) and arm.high == pytest.approx(2 * math.exp(half))
-
-    def test_differences_are_those_of_repeats_with_one_seed(self) -> None:
-        """Seeds differ much more than arms do: taken apart, nothing would be shown."""
+        # Seeds differ much more than arms do: taken apart, nothing would be shown.
         a, b = repeats(math.e**1, math.e**5, math.e**3), repeats(math.e**0, math.e**3.9, math.e**1.9)
         _, (one, shapes) = compare({"a": b, "b": a})
         assert not one.by_shape and shapes.by_shape and shapes.ratio == pytest.approx(one.ratio)
@@ -192,9 +188,7 @@ class TestArithmetic:
 
 
 @pytest.mark.parametrize(("arm", "rounds"), [("rewrite", 48), ("tree", 24)])
-def test_an_effort_profile_sets_an_arm_s_rounds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arm: str, rounds: int
-) -> None:
+def test_an_effort_profile_sets_an_arm_s_rounds(tmp_path: Path, monkeypatch: Any, arm: str, rounds: int) -> None:
     """Of 48 calls, and of two a round."""
 
     def begin(*_: Any, **settings: Any) -> Any:

@@ -55,8 +55,7 @@ def test_an_edited_plan_is_what_is_carried_out_and_explained(tmp_path: Path) -> 
     words = {"bottleneck": "compute", "analysis": "A person knows better."}
     edit(folder / "plan-1.json", evaluations=4, branches=branches, **words)
     result, models = go_on(folder, script)
-    assert result.valid and result.summary["evaluations"] == 4
-    assert result.summary["templates"][0]["moves"] == ["greedy"]
+    assert result.valid and result.summary["evaluations"] == 4 and result.summary["templates"][0]["moves"] == ["greedy"]
     (call,) = models.asked("explain")
     assert "Planned: bound by compute. A person knows better." in call.messages[1].content
 
@@ -135,5 +134,4 @@ def test_a_terminal_may_quit_or_edit_until_there_is_a_plan(tmp_path: Path, monke
         tune(LIBRARY, run_dir=folder, ask=ask_on(silent), **settings)
     shown.clear()
     assert resume(folder, ask=ask_on(silent)).summary["evaluations"] == 2 and answers == []
-    assert json.loads(shown[0])["round"] == 1
-    assert len(shown) == 2 and "evaluations: give 1 to 6" in shown[1]
+    assert json.loads(shown[0])["round"] == 1 and len(shown) == 2 and "evaluations: give 1 to 6" in shown[1]

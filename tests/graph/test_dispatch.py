@@ -71,7 +71,7 @@ def test_the_rule_finds_where_each_kernel_is_faster_and_keeps_the_baseline_elsew
     assert np.median(regret) == 1.0 and np.mean(np.array(regret) > 1.0) < 0.1
 
 
-def test_a_kernel_that_is_shown_slower_on_a_shape_is_not_used_there_and_only_there() -> None:
+def test_kernels_serve_the_sorts_of_shapes_that_they_were_measured_on() -> None:
     sizes = [(1, 32000), (64, 32000), (512, 4096), (1024, 4096), (4096, 1024), (8192, 2048), (16384, 4096)]
     found = [seen(workload(*size), {0: 0.3}) for size in sizes] + [seen(workload(65536, 256), {0: 1.3})]
     rule = fit_rule(found, 1)
@@ -79,9 +79,20 @@ def test_a_kernel_that_is_shown_slower_on_a_shape_is_not_used_there_and_only_the
     # One shape alone does not justify a kernel.
     few = [seen(workload(n), {0: ratio}) for n, ratio in [(16, 0.3), (4096, 1.3), (8192, 1.3)]]
     assert fit_rule(few, 1).used() == {BASELINE}
+    sizes = [(n, d) for n in (16, 256, 4096) for d in (512, 1024)]
+    for more, kernels in ((0, [0, BASELINE]), (1, [BASELINE, 0])):
+        rule = fit_rule([seen(workload(n, d + more), {0: 0.5}) for n, d in sizes], 1, ["d"])
+        assert [rule.kernel(workload(64, d)) for d in (640, 641)] == kernels
+    # A test of the rule has told them apart.
+    rows = [workload(n, d) for n in (16, 64, 256) for d in (512, 516, 1024, 1036)]
+    found = [seen(one, {0: 0.5 if one.sizes["d"] % 8 == 0 else 1.5}) for one in rows]
+    wide = fit_rule(found, 1, ["d"])
+    assert wide == fit_rule(found, 1) and wide.test == "d % 8 == 0"
+    # The rows of a task are where its large arrays lie.
+    for name, sizes_of_rows in (("softmax", ("d",)), ("merge_attn_states", ("d",)), ("gemm", ("k", "n"))):
+        task = load_task(name)
+        assert row_sizes(task, task.workloads) == sizes_of_rows
 
-
-def test_rows_that_no_vector_divides_are_not_served_by_what_only_others_were_measured_with() -> None:
     def times(one: Workload) -> dict[int, float]:
         # The first kernel is good everywhere, the second better on short rows that a vector divides, and bad on others.
         divided, short = one.sizes["d"] % 8 == 0, one.sizes["d"] <= 2048
@@ -100,23 +111,15 @@ def test_rows_that_no_vector_divides_are_not_served_by_what_only_others_were_mea
         assert [fit_rule(part, 2, ["d"]).kernel(one) for one in short] == [1, BASELINE]
 
 
-def test_shapes_of_a_sort_that_nobody_measured_are_left_to_the_baseline() -> None:
-    sizes = [(n, d) for n in (16, 256, 4096) for d in (512, 1024)]
-    for more, kernels in ((0, [0, BASELINE]), (1, [BASELINE, 0])):
-        rule = fit_rule([seen(workload(n, d + more), {0: 0.5}) for n, d in sizes], 1, ["d"])
-        assert [rule.kernel(workload(64, d)) for d in (640, 641)] == kernels
-    # A test of the rule has told them apart.
-    rows = [workload(n, d) for n in (16, 64, 256) for d in (512, 516, 1024, 1036)]
-    found = [seen(one, {0: 0.5 if one.sizes["d"] % 8 == 0 else 1.5}) for one in rows]
-    wide = fit_rule(found, 1, ["d"])
-    assert wide == fit_rule(found, 1) and wide.test == "d % 8 == 0"
-    # The rows of a task are where its large arrays lie.
-    for name, sizes_of_rows in (("softmax", ("d",)), ("merge_attn_states", ("d",)), ("gemm", ("k", "n"))):
-        task = load_task(name)
-        assert row_sizes(task, task.workloads) == sizes_of_rows
-
-
-def test_types_products_and_divisors_of_sizes_may_decide() -> None:
+def test_rules_are_short_and_of_sizes_and_types() -> None:
+    assert fit_rule(drawn(30, lambda _: {0: 0.8, 1: 0.81}), 2) == DispatchRule(use=0, shapes=30)
+    assert fit_rule(drawn(30, lambda _: {0: 1.0}), 1).use == BASELINE and fit_rule([], 1) == DispatchRule()
+    assert fit_rule(drawn(1, lambda _: {0: 0.5}), 1).use == 0
+    # A kernel that cannot be launched costs the baseline's time.
+    assert fit_rule(drawn(40, lambda one: {0: 0.5} if one.sizes["n"] > 99 else {}), 1).kernel(workload(4000)) == 0
+    random = np.random.default_rng(3)
+    rule = fit_rule(drawn(24, lambda _: {k: float(random.uniform(0.5, 1.5)) for k in range(5)}), 5)
+    assert max(line.count("    ") for line in rule.lines(dict.fromkeys(range(BASELINE, 5), "kernel"))) <= 2
     tests: dict[str, Callable[[Workload], bool]] = {
         "T == float": lambda one: one.types["T"] == "float32",
         "n * d <= ": lambda one: one.sizes["n"] * one.sizes["d"] <= 2**18,
@@ -125,9 +128,6 @@ def test_types_products_and_divisors_of_sizes_may_decide() -> None:
     for test, good in tests.items():
         rule = fit_rule(drawn(60, lambda one, good=good: {0: 0.5 if good(one) else 1.4}), 1)
         assert rule.test.startswith(test)
-
-
-def test_a_type_on_which_a_kernel_was_not_shown_faster_gets_the_baseline() -> None:
     half, single, brain = every = [workload(64, 512, dtype) for dtype in ("float16", "float32", "bfloat16")]
     found = [*(seen(workload(n), {0: 0.3}) for n in (16, 64, 256)), seen(single, {0: 0.9}, spread=0.3)]
     assert fit_rule(found, 1) == fit_rule(found, 1, types=[half]) == DispatchRule(use=0, shapes=4)
@@ -138,18 +138,6 @@ def test_a_type_on_which_a_kernel_was_not_shown_faster_gets_the_baseline() -> No
     apart = [seen(workload(n, 512, one), {0: 0.3}) for n, one in [(16, "float16"), (64, "float16")]]
     apart += [seen(workload(n, 512, one), {0: 1.5}) for n, one in [(16, "float32"), (64, "float32")]]
     assert len(fit_rule(apart, 1, types=[half, single]).lines({0: "general", BASELINE: "baseline"})) == 4
-
-
-def test_what_gains_nothing_is_not_told_apart_and_a_path_has_at_most_two_tests() -> None:
-    assert fit_rule(drawn(30, lambda _: {0: 0.8, 1: 0.81}), 2) == DispatchRule(use=0, shapes=30)
-    assert fit_rule(drawn(30, lambda _: {0: 1.0}), 1).use == BASELINE
-    assert fit_rule([], 1) == DispatchRule()
-    assert fit_rule(drawn(1, lambda _: {0: 0.5}), 1).use == 0
-    # A kernel that cannot be launched costs the baseline's time.
-    assert fit_rule(drawn(40, lambda one: {0: 0.5} if one.sizes["n"] > 99 else {}), 1).kernel(workload(4000)) == 0
-    random = np.random.default_rng(3)
-    rule = fit_rule(drawn(24, lambda _: {k: float(random.uniform(0.5, 1.5)) for k in range(5)}), 5)
-    assert max(line.count("    ") for line in rule.lines(dict.fromkeys(range(BASELINE, 5), "kernel"))) <= 2
 
 
 def test_drawn_shapes_lie_in_the_tasks_ranges_are_none_of_its_own_and_of_all_types() -> None:
@@ -196,9 +184,7 @@ def test_winners_are_measured_on_drawn_shapes_and_the_rule_is_tried_on_half_of_t
     assert dispatch["rule"] == {"test": "n % 8 != 0", "yes": {"folder": "baseline"}, "no": {"folder": "general"}}
 
 
-def test_what_was_measured_before_an_interruption_is_not_measured_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_measured_before_an_interruption_is_not_measured_again(tmp_path: Path, monkeypatch: Any) -> None:
     asked: list[str] = []
     compared = SimulatedPool.compare
 
@@ -219,9 +205,7 @@ def test_what_was_measured_before_an_interruption_is_not_measured_again(
 
 
 @pytest.mark.parametrize("baseline_fails", [False, True])
-def test_a_kernel_that_is_wrong_on_a_drawn_shape_is_not_in_the_rule(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, baseline_fails: bool
-) -> None:
+def test_kernels_wrong_on_drawn_shapes_are_out(tmp_path: Path, monkeypatch: Any, baseline_fails: bool) -> None:
     """A shape on which the baseline fails as well tells nothing."""
     compared = SimulatedPool.compare
 
@@ -242,9 +226,7 @@ def test_a_kernel_that_is_wrong_on_a_drawn_shape_is_not_in_the_rule(
         assert json.loads((tmp_path / "run" / "best" / "dispatch.json").read_text())["rule"] == {"folder": "baseline"}
 
 
-def test_a_rule_that_loses_to_the_general_configuration_on_unseen_shapes_is_not_exported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_rule_that_loses_to_general_is_left_out(tmp_path: Path, monkeypatch: Any, device: Any, capsys: Any) -> None:
     """What was fitted says that small shapes are better left to the baseline, which the other half does not bear out;
     of one type the general configuration is nowhere shown to be faster."""
     task = load_task(SCALE_ADD)

@@ -73,13 +73,11 @@ def names(chain: dict[str, str]) -> list[str]:
 
 
 class TestPlacing:
-    def test_behind_any_role_and_behind_each_other(self) -> None:
+    def test_roles_have_places_or_a_sentence_says_why_not(self, tmp_path: Path, monkeypatch: Any) -> None:
         assert names({}) == ["plan", "approve", "template", "tune", "test", "explain"]
         assert names({"a": "test"}) == ["plan", "approve", "template", "tune", "test", "a", "explain"]
         assert names({"a": "b", "b": "explain"})[-2:] == ["b", "a"]
         assert names({"a": "plan", "b": "plan"})[:3] == ["plan", "a", "b"]
-
-    def test_what_makes_no_sense_has_a_sentence(self, tmp_path: Path) -> None:
         for chain, sentence in (
             ({"a": "nowhere"}, 'after = "nowhere" leads to no role that has a place: name one of plan'),
             ({"a": "b", "b": "a"}, 'after = "b" leads to no role'),
@@ -90,8 +88,6 @@ class TestPlacing:
         with pytest.raises(TunesmithError, match="no role of this name is registered"):
             run(tmp_path / "run", None, task=LIBRARY, roles={"ghost": {"after": "test"}})
         assert not (tmp_path / "run").exists()
-
-    def test_a_package_that_is_broken(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         info = tmp_path / "broken-1.dist-info"
         info.mkdir()
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1\n")
@@ -101,9 +97,7 @@ class TestPlacing:
             load_roles()
 
 
-def test_the_command_draws_the_roles_of_a_settings_file(
-    installed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_draws_the_roles_of_a_settings_file(installed: Path, tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "run.toml").write_text(block("toml", "[roles.reviewer]"))
     with pytest.raises(SystemExit):
         main(["graph", "--settings", str(tmp_path / "run.toml")])
@@ -144,9 +138,7 @@ class TestReviewer:
     def reviewed(self, tmp_path: Path, script: Any, **settings: Any) -> tuple[Any, Any]:
         return run(tmp_path / "run", script, roles=self.roles, explain=False, **settings)
 
-    def test_it_sends_the_state_back_with_its_objections_a_bounded_number_of_times(
-        self, installed: Path, tmp_path: Path
-    ) -> None:
+    def test_it_sends_the_state_back_with_its_objections_a_few_times(self, installed: Path, tmp_path: Path) -> None:
         def script(call: ModelCall) -> Any:
             asm = f"// asm in {call.name}\n" if never or "turn" not in call.name else ""
             return plan() if call.role == "plan" else template(source=asm + SOURCE)
@@ -179,7 +171,7 @@ class TestReviewer:
         with pytest.raises(TunesmithError, match="has no `name`"):
             register(type("Nameless", (), {}))
 
-    def test_a_role_cannot_send_the_state_anywhere(self, tmp_path: Path) -> None:
+    def test_a_role_cannot_send_the_state_anywhere_nor_for_ever(self, tmp_path: Path) -> None:
         registered("back", lambda state, context: Command(goto=goto, update={"objections": ["another one"]}))
         searched = "role back sends round 1 back to template when it was searched already"
         for goto, after, sentence in (
@@ -190,7 +182,6 @@ class TestReviewer:
             with pytest.raises(TunesmithError, match=sentence):
                 run(tmp_path / f"{goto}-{after}", None, task=LIBRARY, rounds=2, roles={"back": {"after": after}})
 
-    def test_a_role_that_always_wants_another_plan_ends_with_the_rounds(self, tmp_path: Path) -> None:
         def script(call: ModelCall) -> Any:
             return {"plan": plan(), "template": template(), "explain": explain()}[call.role]
 
@@ -219,11 +210,19 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Task:
     return load_task(str(folder))
 
 
-def test_the_first_task_is_right(first: Task, device: Any) -> None:
+def test_the_tasks_of_the_page_are_right(first: Task, device: Any, task: Task) -> None:
     sources, compiler = first.sources("opencl"), open_compiler(device.limits, device.index)
     assert len(feasible(sources.templates[0], first.workloads, device.limits)) == 10
     for one, config in ((sources.baseline.template, {}), (sources.templates[0], {"GROUP": 16, "COLUMNS": 4})):
         assert isinstance(compiler.compile(specialise(one, config, {})), Artifact)
+    pytest.importorskip("cuda.bindings.nvrtc")
+    compiler, sources = open_compiler(resolve_target("h200")), task.sources("cuda")
+    for one, config in ((sources.baseline.template, {}), (sources.templates[0], {"BLOCK": 128, "VEC": 4})):
+        for dtype in task.types["T"]:
+            found = compiler.compile(specialise(one, config, {"T": dtype}))
+            assert isinstance(found, Artifact), found
+    template, limits = task.sources("opencl").templates[0], resolve_target("h200")
+    assert [len(feasible(template, [one], limits)) for one in task.workloads] == [15, 10]
 
 
 @pytest.mark.slow
@@ -244,20 +243,7 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
     return load_task(str(folder))
 
 
-def test_its_cuda_sources_compile_and_its_constraint_holds_for_each_workload_by_itself(task: Task) -> None:
-    pytest.importorskip("cuda.bindings.nvrtc")
-    compiler, sources = open_compiler(resolve_target("h200")), task.sources("cuda")
-    for one, config in ((sources.baseline.template, {}), (sources.templates[0], {"BLOCK": 128, "VEC": 4})):
-        for dtype in task.types["T"]:
-            found = compiler.compile(specialise(one, config, {"T": dtype}))
-            assert isinstance(found, Artifact), found
-    template, limits = task.sources("opencl").templates[0], resolve_target("h200")
-    assert [len(feasible(template, [one], limits)) for one in task.workloads] == [15, 10]
-
-
-def test_what_is_exported_says_what_other_shapes_need_and_the_program_of_the_page_runs_one(
-    task: Task, device: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_export_tells_shapes_and_the_page_runs_it(task: Task, device: Any, tmp_path: Path, monkeypatch: Any) -> None:
     """Of a run that found one configuration for all shapes, and another for the tuned one."""
     times = {"{'BLOCK': 64, 'VEC': 4}": 5e-6, "{'BLOCK': 256, 'VEC': 8}": 4e-6, "{}": 20e-6}
     simulate_device(monkeypatch)

@@ -76,9 +76,7 @@ def test_the_winner_is_the_least_in_what_was_asked(tmp_path: Path, objective: An
     assert summary.general.config["ITEMS"] == items
 
 
-def test_both_quantities_of_the_finalists_are_told_with_their_front(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_both_quantities_of_the_finalists_are_told_with_their_front(tmp_path: Path, capsys: Any) -> None:
     summary = run(tmp_path / "run", objective="energy").summary
     (row,) = summary.tuned
     assert row.general is not None and summary.general is not None and row.baseline_joules == 1e-3
@@ -101,14 +99,11 @@ def test_both_quantities_of_the_finalists_are_told_with_their_front(
     assert "Time and energy over the baseline's" in told and f"{summary.front[0].energy_ratio:.3f}" in told
 
 
-def test_without_a_gain_the_baseline_is_kept_and_a_device_that_tells_no_energy_is_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_gain_the_baseline_is_kept_and_without_energy_told(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setitem(globals(), "joules", lambda config, workload: 1e-3)
     summary = run(tmp_path / "run", objective="energy").summary
     assert summary.sentence.startswith("No reliable gain: keep the baseline. Measured 1.00 times its energy")
-    assert summary.dispatch == ()
-    assert summary.dispatching is not None and summary.dispatching.lines == ("baseline",)
+    assert summary.dispatch == () and summary.dispatching is not None and summary.dispatching.lines == ("baseline",)
     monkeypatch.setattr("tunesmith.actors.pool.pool.Pool", SimulatedPool)
     with pytest.raises(TunesmithError, match=r"The energy of the baseline could not be measured on .*--objective time"):
         run(tmp_path / "without", objective="energy")
@@ -155,8 +150,6 @@ def test_a_time_limit_leaves_room_for_the_energies_of_finalists(tmp_path: Path, 
 
 
 run_beside = partial(tuned, evaluations=20, rounds=2, strategy="default")
-
-
 CHOICE = {"BLOCK": 64, "num_warps": 4}
 
 
@@ -201,9 +194,7 @@ def test_only_the_last_test_times_them(task: Task, tmp_path: Path, which: str, n
     assert said == ("far" in names)
 
 
-def test_where_only_the_verdict_ends_the_run_they_are_timed_after_it(
-    task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_the_verdict_ends_the_run_they_are_timed_after_it(task: Task, tmp_path: Path, monkeypatch: Any) -> None:
     def done(context: Any, number: int, verdict: Any) -> str:
         return "floor" if verdict is not None else ""
 

@@ -84,6 +84,22 @@ def test_kinds_and_stages_select_also_while_entries_are_appended(store: Journal)
     earlier = RunLog(store, before=4)
     assert [entry.sequence for entry in earlier.entries(Asked)] == [1, 3] and earlier.evaluation_count == 1
 
+    def compared(**ratios: float) -> Compared:
+        entries = (
+            FinalistResult(template="t", config={"A": name}, comparison=compare([[ratio]] * 5, [[1.0]] * 5))
+            for name, ratio in ratios.items()
+        )
+        return Compared(workload="w", entries=tuple(entries))
+
+    log = RunLog(store)
+    store.append(compared(first=0.8, second=1.3), "round-1")
+    assert log.slower_than_baseline("t") == []
+    # The finalists that take the place of rejected ones, in the same test.
+    store.append(compared(third=1.2), "round-1")
+    assert log.slower_than_baseline("t") == []
+    store.append(compared(first=1.1), "round-2")
+    assert log.slower_than_baseline("t") == ["w"] and log.slower_than_baseline("u") == []
+
 
 def test_nothing_can_be_changed_or_removed(tmp_path: Path) -> None:
     with Journal(tmp_path, create=True) as journal:
@@ -155,24 +171,6 @@ def test_a_run_of_another_version_is_refused_and_not_called_damaged(ended: Path,
             read()
 
 
-def test_what_is_compared_later_takes_nothing_from_what_was_known_before(store: Journal) -> None:
-    def compared(**ratios: float) -> Compared:
-        entries = (
-            FinalistResult(template="t", config={"A": name}, comparison=compare([[ratio]] * 5, [[1.0]] * 5))
-            for name, ratio in ratios.items()
-        )
-        return Compared(workload="w", entries=tuple(entries))
-
-    log = RunLog(store)
-    store.append(compared(first=0.8, second=1.3), "round-1")
-    assert log.slower_than_baseline("t") == []
-    # The finalists that take the place of rejected ones, in the same test.
-    store.append(compared(third=1.2), "round-1")
-    assert log.slower_than_baseline("t") == []
-    store.append(compared(first=1.1), "round-2")
-    assert log.slower_than_baseline("t") == ["w"] and log.slower_than_baseline("u") == []
-
-
 def git(folder: Path, *arguments: str) -> None:
     who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
     subprocess.run(["git", "-C", str(folder), *who, *arguments], check=True, capture_output=True)
@@ -238,14 +236,6 @@ def test_a_damaged_entry_is_named(ended: Path, statement: str, values: tuple[str
             write_csv(ended, ended / "table.csv")
 
 
-def test_a_verdict_that_does_not_name_its_configuration_is_read_and_an_unknown_kind_is_named(ended: Path) -> None:
-    alter(ended, ("UPDATE events SET data = json_set(data, '$.verdict.general', NULL) WHERE kind = 'verdict'", ()))
-    assert not resume(ended).valid
-    alter(ended, ("INSERT INTO events (session, elapsed, at, kind, stage, data) VALUES (9, 0, 0, 'new', '', '{}')", ()))
-    with Journal(ended, create=False) as journal, pytest.raises(JournalError, match="there is no kind 'new'"):
-        list(journal.entries(Event))
-
-
 def test_a_journal_whose_texts_are_bytes(ended: Path, tmp_path: Path) -> None:
     """SQLite's message quotes the bytes that it cannot read; the sentence is one line all the same."""
     whole = (ended / "journal.sqlite").read_bytes()
@@ -269,10 +259,15 @@ def test_a_journal_whose_numbers_are_none(ended: Path, column: str) -> None:
         Journal(ended, create=False)
 
 
-def test_a_path_of_bytes_that_are_no_text(here: Any, tmp_path: Path, ended: Path) -> None:
+def test_odd_paths_are_shown_odd_verdicts_read_and_odd_kinds_named(here: Any, tmp_path: Path, ended: Path) -> None:
     """What cannot be encoded is shown by its numbers."""
     done = here("report", shutil.copytree(ended, tmp_path / os.fsdecode(b"run-\xff")))
     assert done.returncode == 0 and "run-\\udcff" in done.stdout, done.stderr
+    alter(ended, ("UPDATE events SET data = json_set(data, '$.verdict.general', NULL) WHERE kind = 'verdict'", ()))
+    assert not resume(ended).valid
+    alter(ended, ("INSERT INTO events (session, elapsed, at, kind, stage, data) VALUES (9, 0, 0, 'new', '', '{}')", ()))
+    with Journal(ended, create=False) as journal, pytest.raises(JournalError, match="there is no kind 'new'"):
+        list(journal.entries(Event))
 
 
 def test_the_schema_in_the_docs_is_that_of_the_summary() -> None:
@@ -384,5 +379,4 @@ def test_a_table_that_took_hours_is_replaced_by_force_alone(simulation: Any, tmp
     # Killed after the table was written, and before the measurements were removed.
     kept.mkdir()
     (kept / "remark.txt").touch()
-    assert write() == done and [one.name for one in kept.iterdir()] == ["remark.txt"]
-    assert write(force=True) == done
+    assert write() == done and [one.name for one in kept.iterdir()] == ["remark.txt"] and write(force=True) == done

@@ -105,8 +105,7 @@ def test_what_no_template_of_the_run_can_have_takes_no_place(store: ResultsStore
     others = [entry(template="wide", config={"WIDTH": width}, device=device.name, ratio=0.1) for width in range(7)]
     # Of the template's parameters, but infeasible on every workload, or with a value that it does not have.
     broken = [entry(config=entry().config | one, ratio=0.2) for one in ({"ITEMS": 1}, {"GROUP": 5})]
-    whole = entry(template="whole", config={}, ratio=0.01)
-    store.keep([mine, *others, *broken, whole])
+    store.keep([mine, *others, *broken, entry(template="whole", config={}, ratio=0.01)])
     # A model may write a template that has them: they come after what is known to fit.
     task = load_task(SCALE_ADD)
     kept = suggest(task, device, make_settings(task=task.name), [device.limits], written=True)
@@ -117,9 +116,7 @@ def test_what_no_template_of_the_run_can_have_takes_no_place(store: ResultsStore
     assert [one.config for one in last_suggestions(tmp_path / "run")] == [mine.config]
 
 
-def test_floors_are_from_the_best_roofs_ever_measured_on_the_device(
-    store: ResultsStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_floors_are_from_the_best_roofs_of_the_device(store: ResultsStore, tmp_path: Path, monkeypatch: Any) -> None:
     """The second run measures on a busy machine, the third without the database."""
     floors, notes = [], []
     for name, copy, peak, known in [("idle", 90e9, 5e11, True), ("busy", 60e9, 8e11, True), ("off", 60e9, 8e11, False)]:
@@ -139,10 +136,8 @@ def test_floors_are_from_the_best_roofs_ever_measured_on_the_device(
 
 def test_the_newer_of_two_entries_stays_and_all_travel_as_a_file(store: ResultsStore, tmp_path: Path) -> None:
     new = entry(ratio=0.7, at="2026-02-01T00:00:00+00:00")
-    assert (store.keep([entry()]), store.keep([new]), store.keep([entry()])) == (1, 1, 0)
-    assert store.entries() == [new]
-    assert store.keep([entry(driver="2")]) == 1
-    assert store.write_file(tmp_path / "all.json") == 2
+    assert (store.keep([entry()]), store.keep([new]), store.keep([entry()])) == (1, 1, 0) and store.entries() == [new]
+    assert store.keep([entry(driver="2")]) == 1 and store.write_file(tmp_path / "all.json") == 2
     other = ResultsStore(tmp_path / "other.sqlite")
     assert (other.read_file(tmp_path / "all.json"), other.read_file(tmp_path / "all.json")) == (2, 0)
     assert other.entries() == store.entries()

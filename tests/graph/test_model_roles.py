@@ -1,7 +1,6 @@
 """Planner, templater, explainer with a scripted model, on a simulated device and on a real one: what they take, repair
 and give up."""
 
-import json
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,9 +8,8 @@ from typing import Any, cast
 
 import pytest
 from journal_rows import rows
-from model_runs import DATA, LIBRARY, RAW, SOURCE, Scripted, branch, explain, keys, plan, run, template
+from model_runs import DATA, LIBRARY, SOURCE, branch, explain, keys, plan, run, template
 
-from tunesmith.graph import tune
 from tunesmith.graph.context import Context
 from tunesmith.graph.models.calls import ModelCall, ModelFailed, Waiting
 from tunesmith.graph.prompts.answers import TemplateAnswer
@@ -112,6 +110,10 @@ def test_what_does_not_work_goes_back_with_the_reason_and_is_taken_when_it_does(
     assert result.summary["evaluations"] == 12
     (event,) = rows(tmp_path / "run", "template")
     assert event.data["answers"] == 3
+    log = "clBuildProgram failed: BUILD_PROGRAM_FAILURE - built 1 time(s)\n\nruns:3:5: error: use of 'y'\n1 error"
+    problem = problem_of(Evaluation("runs", {}, {"16384": CompileFailed("runs:3:5: error: use of 'y'", log)}))
+    assert problem is not None and problem.log == log
+    assert problem.in_short == "It does not compile with its default configuration. runs:3:5: error: use of 'y'"
 
 
 IDLE = {"name": "IDLE", "values": [1, 2], "default": 1, "doc": ""}
@@ -133,9 +135,7 @@ IDLE = {"name": "IDLE", "values": [1, 2], "default": 1, "doc": ""}
         (template(source="// nothing"), "parameter UNROLL: neither the source nor the launch uses it"),
     ],
 )
-def test_a_template_that_cannot_be_used_is_a_problem_before_it_is_tried(
-    device: Any, answer: dict[str, Any], reason: str
-) -> None:
+def test_a_template_of_no_use_is_a_problem_before_it_is_tried(device: Any, answer: dict[str, Any], reason: str) -> None:
     task = load_task(LIBRARY)
     tuned, held_out = (task.workloads_for("cpu", held_out=held) for held in (False, True))
     context = SimpleNamespace(task=task, device=device, limits=(device.limits,), tuned=tuned, held_out=held_out)
@@ -246,9 +246,7 @@ def test_a_plan_that_names_what_is_not_there_goes_back_once(tmp_path: Path) -> N
     assert result.valid
 
 
-def test_when_the_model_fails_the_library_takes_the_round_and_without_one_the_run_ends_with_a_sentence(
-    tmp_path: Path,
-) -> None:
+def test_when_the_model_fails_the_library_takes_the_round_or_the_run_ends_with_a_sentence(tmp_path: Path) -> None:
     def silent(call: ModelCall) -> Any:
         return ModelFailed("unauthorised", "the server does not accept the key")
 
@@ -295,50 +293,3 @@ def test_a_round_without_a_test_is_not_explained_as_one_without_a_right_result(t
     # But where a round brings too little.
     result, _ = run(tmp_path / "little", after_each, rounds=4, evaluations=24, explain=False, least_gain=0.9)
     assert result.summary["ended_by"] == "little gain" and len(result.summary["templates"]) == 2
-
-
-def test_what_a_compiler_says_first_is_shown_where_a_driver_speaks_before_it() -> None:
-    log = "clBuildProgram failed: BUILD_PROGRAM_FAILURE - built 1 time(s)\n\nruns:3:5: error: use of 'y'\n1 error"
-    failure = CompileFailed("runs:3:5: error: use of 'y'", log)
-    problem = problem_of(Evaluation("runs", {}, {"16384": failure}))
-    assert problem is not None and problem.log == log
-    assert problem.in_short == "It does not compile with its default configuration. runs:3:5: error: use of 'y'"
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("ray_cluster", "device")
-def test_bad_answers_are_repaired_and_the_raw_kernel_is_tuned(tmp_path: Path) -> None:
-    """One that does not compile, one that is wrong, one that reads a file, one that only the held-out shape shows to be
-    wrong; then one that works."""
-    asked: list[ModelCall] = []
-    bad = [
-        template(source=SOURCE.replace("a * x[i]", "a * z[i]")),
-        template(source=SOURCE.replace("a * x[i]", "x[i]")),
-        template(source='#include "/etc/passwd"\n' + SOURCE),
-        template(source=SOURCE.replace("if (i < n) out[i]", "if (i < n / 4 * 4) out[i]")),
-    ]
-
-    def script(call: ModelCall) -> Any:
-        asked.append(call)
-        if call.role == "template":
-            return bad.pop(0) if bad else template(name="last")
-        return {"plan": plan(branch(moves=["side by side"])), "explain": explain()}[call.role]
-
-    models = Scripted(script, tmp_path / "ledger")
-    result = tune(RAW, run_dir=tmp_path / "run", models=models, backend="opencl", evaluations=10, rounds=1, repairs=4)
-    said = [call.messages[-1].content for call in asked if "repair" in call.name]
-    assert len(said) == 4
-    assert (
-        "does not compile" in said[0] and "'z'" in said[0] and "/" not in said[0].split("log\n")[1].split(" error")[0]
-    )
-    assert "result is wrong" in said[1] and "expected" in said[1]
-    assert "refused before compiling" in said[2] and "root:" not in said[2]
-    assert "on the workload 5001" in said[3] and "out[5000]" in said[3]
-    # What was refused by the guard was never evaluated; the other four answers were, and count.
-    assert len([event for event in rows(tmp_path / "run", "evaluation") if event.stage.endswith("trial")]) == 4
-    assert result.valid and result.summary["evaluations"] == 10
-    assert result.summary["failures"].items() >= {("compile_failed", 1), ("wrong_result", 2)}
-    row = result.summary["tuned"][0]
-    assert row["general"]["seconds"] > 0 and result.summary["held_out"][0]["general"]["verdict"]
-    launch = json.loads((tmp_path / "run" / "best" / "general" / "launch.json").read_text())
-    assert launch["template"] == "last" and (tmp_path / "run" / "report.html").is_file()

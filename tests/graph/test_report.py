@@ -24,7 +24,6 @@ from tunesmith.kernels.spec.template import assignments
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 MAX_PAGE_BYTES = 150_000
-
 Found = tuple[RunLog, Summary, Path]
 
 
@@ -54,9 +53,16 @@ def test_the_page_begins_with_what_matters(found: Found) -> None:
     assert not re.search(r"<td>\s*-\s*</td>", body) and ">None<" not in body and "nan" not in body
     links = set(re.findall(r'(?:src|href)="(?!data:,|#)([^"]*)"', page))
     assert "best/" in links and all((folder / link).exists() for link in links) and "<script" not in page
+    _, summary, _ = found
+    text = render_markdown(summary)
+    assert text.startswith(f"## {summary.task} on {summary.device.name}\n\n**{summary.sentence}**\n")
+    table = [line for line in text.splitlines() if line.startswith("|")]
+    for row in (*summary.tuned, *summary.held_out):
+        assert any(line.startswith(f"| {row.workload}") for line in table)
+    assert "\n\n\n" not in text and text.count("<details>") == text.count("</details>") == 1 and len(text) < 20_000
 
 
-def test_every_configuration_is_in_the_chart(found: Found) -> None:
+def test_every_configuration_is_in_the_chart_and_effects_are_the_device_s(found: Found) -> None:
     log, summary, _ = found
     (chart,) = search_charts(log, summary)
     evaluations = log.evaluations()
@@ -69,9 +75,17 @@ def test_every_configuration_is_in_the_chart(found: Found) -> None:
     assert heights == sorted(heights)
     least = min(one.seconds for e in evaluations for one in e.outcomes.values() if isinstance(one, Measured))
     assert heights[-1] == pytest.approx(100 - chart.up.place(least * 1e6), abs=0.02)
+    log, summary, _ = found
+    charts = effect_charts(log, summary)
+    assert {chart.across.label for chart in charts[:2]} == {"GROUP", "ITEMS"}
+    config = (summary.general or pytest.fail("nothing is right")).config
+    for chart in charts:
+        [(_, height, _, chosen)] = [mark for mark in chart.marks if mark[2] == "general"]
+        assert chosen == str(config[chart.across.label]), "the best was chosen"
+        assert height == max(y for _, corners in chart.lines for _, y in corners)
 
 
-def test_a_long_run_stays_a_small_page(found: Found, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_run_stays_a_small_page_and_throttling_is_told(found: Found, monkeypatch: pytest.MonkeyPatch) -> None:
     log, summary, _ = found
     entries, whole = list(log.entries(Evaluated)), RunLog.entries
     many = [
@@ -82,21 +96,9 @@ def test_a_long_run_stays_a_small_page(found: Found, monkeypatch: pytest.MonkeyP
     )
     (chart,) = search_charts(log, summary)
     bests = sum(kind == "newbest" for _, _, kind, _ in chart.marks)
-    assert bests == len(chart.lines[-1][1]) // 2
-    assert len(many) == 3_000 and len(chart.marks) <= report.MAX_MARKS + bests
+    assert bests == len(chart.lines[-1][1]) // 2 and len(many) == 3_000 and len(chart.marks) <= report.MAX_MARKS + bests
     assert f"{len(many) - len(chart.marks)} of the marks are not drawn" in chart.caption
     assert len(render_report(log, summary).encode()) < MAX_PAGE_BYTES
-
-
-def test_effects_are_those_of_the_simulated_device(found: Found) -> None:
-    log, summary, _ = found
-    charts = effect_charts(log, summary)
-    assert {chart.across.label for chart in charts[:2]} == {"GROUP", "ITEMS"}
-    config = (summary.general or pytest.fail("nothing is right")).config
-    for chart in charts:
-        [(_, height, _, chosen)] = [mark for mark in chart.marks if mark[2] == "general"]
-        assert chosen == str(config[chart.across.label]), "the best was chosen"
-        assert height == max(y for _, corners in chart.lines for _, y in corners)
 
 
 def test_throttling_is_told(found: Found, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +116,7 @@ def test_throttling_is_told(found: Found, monkeypatch: pytest.MonkeyPatch) -> No
     assert "throttled (sw_power_cap)" in render_report(log, summary)
 
 
-def test_bars_show_every_kernel_and_which_is_used(found: Found) -> None:
+def test_bars_show_every_kernel_and_a_page_without_a_result_has_none(found: Found) -> None:
     _, summary, _ = found
     (row,) = summary.tuned
     other = row.best.model_copy(update={"config": {**row.best.config, "GROUP": 1}, "ratio": row.best.ratio * 0.9})
@@ -134,9 +136,6 @@ def test_bars_show_every_kernel_and_which_is_used(found: Found) -> None:
         assert [bar["kind"] for bar in mine if not bar["idle"]] == [used, "opponent"]
         assert mine[-1]["name"] == "library (tuned by hand)" and mine[-1]["bar"][1] == axis.place(1 / 0.45)
         assert mine[-1]["whisker"][0] < mine[-1]["bar"][1] < mine[-1]["whisker"][1]
-
-
-def test_a_run_without_a_result_has_a_page_too(found: Found) -> None:
     log, summary, _ = found
     nothing = {"general": None, "ratio": None, "tuned": (), "held_out": (), "dispatch": (), "examined": ()}
     poor = summary.model_copy(update=nothing | {"sentence": "no valid configuration was found."})
@@ -154,17 +153,6 @@ def test_a_run_without_a_result_has_a_page_too(found: Found) -> None:
     bare = poor.model_copy(update={"templates": (), "evaluations": 0, "plans": (), "searches": (), "failures": {}})
     page = render_report(Few(log._journal), bare)
     assert re.findall(r'<h2 id="([^"]*)">', page) == ["caveats"], "nothing empty has a heading"
-
-
-def test_markdown_is_for_a_pull_request(found: Found) -> None:
-    _, summary, _ = found
-    text = render_markdown(summary)
-    assert text.startswith(f"## {summary.task} on {summary.device.name}\n\n**{summary.sentence}**\n")
-    table = [line for line in text.splitlines() if line.startswith("|")]
-    for row in (*summary.tuned, *summary.held_out):
-        assert any(line.startswith(f"| {row.workload}") for line in table)
-    assert "\n\n\n" not in text and text.count("<details>") == text.count("</details>") == 1
-    assert len(text) < 20_000
 
 
 def test_axes_have_round_ticks_and_numbers_few_digits() -> None:

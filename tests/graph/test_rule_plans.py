@@ -98,9 +98,7 @@ def test_after_each_workload_had_a_round_all_are_searched_again(wide: Path, fold
     assert set(map(config_key, plans[4].branches[0].seeds)) == {best(name) for name in EVERYTHING}
 
 
-def test_a_template_by_rules_is_first_tried_where_its_rules_promise_most_and_a_refused_rule_is_told(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_templates_by_rules_begin_where_rules_promise_most_and_refusals_show(folder: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("simulated_pool.seconds", lambda config, workload: 1e-5 if config else 2e-5)
     run(folder, None, evaluations=6, rounds=1)
     ((branch,),) = [plan.branches for plan in plans_of(folder)]
@@ -116,9 +114,7 @@ def test_a_template_by_rules_is_first_tried_where_its_rules_promise_most_and_a_r
 
 
 @pytest.mark.parametrize("better", ["runs", "other"])
-def test_a_workload_is_searched_in_the_template_that_was_best_on_it(
-    wide: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, better: str
-) -> None:
+def test_a_workload_is_searched_in_its_best_template(wide: Path, folder: Path, monkeypatch: Any, better: str) -> None:
     add_templates(wide, "other")
 
     def change(name: str, found: Evaluation) -> Evaluation:
@@ -156,9 +152,7 @@ def test_later_rounds_go_by_the_plan_as_a_person_changed_it(wide: Path, folder: 
     assert json.loads((folder / "summary.json").read_text())["plans"][1]["workloads"] == [other]
 
 
-def test_every_template_is_searched_before_a_run_is_exhausted_and_a_wrong_one_leaves_budget_to_the_next(
-    task: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_templates_are_searched_and_wrong_ones_leave_budget(task: Path, folder: Path, monkeypatch: Any) -> None:
     add_templates(task, "second")
     result = tuned(task, folder, evaluations=200, rounds=4)
     assert [one.branches[0].parent.split("-")[0] for one in plans_of(folder)][:2] == ["runs", "second"]
@@ -239,8 +233,7 @@ def test_half_are_out_after_each_part_and_who_becomes_better_is_in_again() -> No
         ([4.0, 3.0, 2.0, 1.0], 48, [4, 4, 12, 28]),
     ):
         assert play(values, total) == wanted and max_evaluations(len(values), total) == max(wanted)
-    assert ask_order([10, 10], [1.0, 2.0], 40)[0] == 0
-    assert ask_order([15, 10], [1.0, 0.9], 40)[0] == 1
+    assert ask_order([10, 10], [1.0, 2.0], 40)[0] == 0 and ask_order([15, 10], [1.0, 0.9], 40)[0] == 1
     assert ask_order([10, 10], [None, 2.0], 40)[0] == 1, "who has no result stands behind who has one"
     assert ask_order([0, 0, 0], [None, None, None], 30)[0] == 0
 
@@ -248,8 +241,7 @@ def test_half_are_out_after_each_part_and_who_becomes_better_is_in_again() -> No
 @given(some.lists(some.floats(0.01, 100), min_size=1, max_size=8), some.integers(1, 300))
 def test_all_is_spent_each_has_a_turn_and_none_more_than_the_maximum(values: list[float], total: int) -> None:
     asked = play(values, total)
-    assert sum(asked) == total
-    assert max(asked) <= max_evaluations(len(values), total) + len(values)
+    assert sum(asked) == total and max(asked) <= max_evaluations(len(values), total) + len(values)
     if total >= 4 * len(values) ** 2:
         assert min(asked) > 0
 
@@ -339,9 +331,7 @@ def test_what_a_last_check_found_wrong_is_built_on_by_nobody(tmp_path: Path, mon
     assert any("round 1, rewrite: Sixteen elements a work-item.: wrong in the last check" in one for one in history)
 
 
-def test_code_is_asked_for_where_only_the_plan_failed_and_nothing_is_repaired_that_could_not_be_tried(
-    tmp_path: Path,
-) -> None:
+def test_code_is_asked_for_where_only_the_plan_failed_and_repaired_where_it_can_be_tried(tmp_path: Path) -> None:
     """Of a task that brings no template: rules alone would have nothing to plan."""
 
     def unplanned(call: ModelCall) -> Any:
@@ -384,7 +374,7 @@ def failure(parent: str, kind: Any, answers: int) -> BranchAbandoned:
     return BranchAbandoned(round=2, branch=0, made_by=kind, answers=answers, **about)
 
 
-def test_the_kinds_that_the_tree_allows_take_turns() -> None:
+def test_what_is_known_of_a_tree_and_the_kinds_that_it_allows() -> None:
     first = node("first", "template", 1, 0.2)
     whole = node("whole", "rewrite", 1, 0.21)
     assert [one.kind for one in options_of(Tree(()))] == ["template", "rewrite"]
@@ -398,58 +388,39 @@ def test_the_kinds_that_the_tree_allows_take_turns() -> None:
     assert [one.kind for one in later] == ["rewrite", "template", "extend"], "the kernel is not exposed again"
     assert later[2].parent == wider.id
     assert [one.kind for one in options_of(Tree((first, whole), (failure("baseline", "rewrite", 0),)))] == kinds
-
-
-def searched(sizes: dict[str, tuple[Any, ...]], best: dict[str, Any], *others: tuple[float, dict[str, Any]]) -> Node:
-    known = node("a", "template", 1, 0.5)
-    parameters = tuple(Parameter(name=name, values=values) for name, values in sizes.items())
-    made = known.template.model_copy(update={"parameters": parameters, "constraints": ()})
-    ranked = [(0.5, best), *others]
-    values = tuple((at, Evaluation(made.id, one, {})) for at, one in ranked)
-    return known.model_copy(update={"template": made, "ranked": values})
-
-
-def test_an_edge_is_where_a_further_size_could_exist() -> None:
-    values: dict[str, tuple[Any, ...]] = {
-        "ROWS": (1, 2, 4),
-        "WIDTH": (2, 4, 8),
-        "THREADS": (64, 128, 256),
-        "CACHE": (0, 1, 2),
-        "FLAG": (0, 1),
-        "NAME": ("a", "b", "c"),
+    # Kinds that do not fit their parent are named.
+    tuned = node("a", "template", 1, 0.5)
+    whole = node("b", "rewrite", 1, 0.5)
+    tree = Tree((tuned, whole))
+    wrong = {
+        "no parameters": Branch(parent="baseline", kind="search"),
+        "has parameters already": Branch(parent=tuned.id, kind="expose"),
+        "expose its constants": Branch(parent=whole.id, kind="extend"),
+        "Moves are missing": Branch(parent=whole.id, kind="rewrite"),
+        "changes nothing": Branch(parent=tuned.id, kind="search", moves=("x",)),
     }
+    problems = branch_problems([*wrong.values()], tree)
+    assert all(part in problem for part, problem in zip(wrong, problems, strict=True))
+    right = [Branch(parent=whole.id, kind="expose"), Branch(parent=tuned.id, kind="extend")]
+    assert branch_problems(right, tree) == []
+    # An edge is where a further size could exist.
+    values: dict[str, Any] = {"ROWS": (1, 2, 4), "WIDTH": (2, 4, 8), "THREADS": (64, 128, 256), "CACHE": (0, 1, 2)}
+    values |= {"FLAG": (0, 1), "NAME": ("a", "b", "c")}
     low = searched(values, {"ROWS": 1, "WIDTH": 2, "THREADS": 64, "CACHE": 0, "FLAG": 0, "NAME": "a"})
     high = searched(values, {"ROWS": 4, "WIDTH": 4, "THREADS": 256, "CACHE": 2, "FLAG": 1, "NAME": "c"})
     assert low.at_edge == {"WIDTH": 2, "THREADS": 64} and high.at_edge == {"ROWS": 4, "THREADS": 256}
 
-
-def test_what_one_configuration_for_all_workloads_costs_is_known() -> None:
     def timed(small: float, large: float, rows: int) -> Evaluation:
         outcomes = {name: Measured(one, one, one, 3, 1) for name, one in (("s", small), ("l", large))}
         return Evaluation("t", {"ROWS": rows}, outcomes)
 
-    known = node("a", "template", 1, 0.5)
-    ranked = tuple(enumerate((timed(1.0, 4.0, 1), timed(0.9, 5.0, 2), timed(0.8, 6.0, 4), timed(1.2, 3.96, 8)), 1))
-    values = tuple((float(at), one) for at, one in ranked)
-    found = known.model_copy(update={"ranked": values}).faster_by_workload
+    ranked = enumerate((timed(1.0, 4.0, 1), timed(0.9, 5.0, 2), timed(0.8, 6.0, 4), timed(1.2, 3.96, 8)), 1)
+    found = tuned.model_copy(update={"ranked": tuple((float(at), one) for at, one in ranked)}).faster_by_workload
     assert found == {"s": (pytest.approx(0.8), {"ROWS": 4})}, "a percent is not worth a line"
 
 
-def test_kinds_that_do_not_fit_their_parent_are_named() -> None:
-    tuned = node("a", "template", 1, 0.5)
-    whole = node("b", "rewrite", 1, 0.5)
-    tree = Tree((tuned, whole))
-    wrong = [
-        Branch(parent="baseline", kind="search"),
-        Branch(parent=tuned.id, kind="expose"),
-        Branch(parent=whole.id, kind="extend"),
-        Branch(parent=whole.id, kind="rewrite"),
-        Branch(parent=tuned.id, kind="search", moves=("x",)),
-    ]
-    problems = branch_problems(wrong, tree)
-    expected = ["no parameters", "has parameters already", "expose its constants"]
-    expected += ["Moves are missing", "changes nothing"]
-    assert len(problems) == len(expected)
-    assert all(part in problem for part, problem in zip(expected, problems, strict=True))
-    right = [Branch(parent=whole.id, kind="expose"), Branch(parent=tuned.id, kind="extend")]
-    assert branch_problems(right, tree) == []
+def searched(sizes: dict[str, Any], best: dict[str, Any]) -> Node:
+    known = node("a", "template", 1, 0.5)
+    parameters = tuple(Parameter(name=name, values=values) for name, values in sizes.items())
+    made = known.template.model_copy(update={"parameters": parameters, "constraints": ()})
+    return known.model_copy(update={"template": made, "ranked": ((0.5, Evaluation(made.id, best, {})),)})

@@ -69,16 +69,13 @@ def test_the_cell_of_the_docs_tunes_a_kernel(device: Any, ray_cluster: Any, tmp_
         tuned(x[:10], n=9)
 
 
-def test_the_cell_for_a_gpu_is_short_and_its_source_is_understood() -> None:
+def test_the_cell_for_a_gpu_and_what_torch_compiled_are_understood(monkeypatch: pytest.MonkeyPatch) -> None:
     (cell,) = re.findall(r"```python\n# A notebook cell on an NVIDIA GPU\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert sum(map(bool, map(str.strip, cell.splitlines()))) <= 12
     values = {ast.unparse(one.targets[0]): one.value for one in ast.parse(cell).body if isinstance(one, ast.Assign)}
     signature = read_signature(ast.literal_eval(values["source"]), None)
     assert signature.backend == "cuda" and (signature.read, signature.written) == (["x", "gate"], ["y"])
     assert ast.unparse(values["tuned"]).startswith("tunesmith.tune_kernel(source, gated, inputs, opponents=beside")
-
-
-def test_what_torch_compiled_goes_to_other_processes_as_what_it_was_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
     signature = read_signature("__global__ void k(const float* x, float* y) { y[threadIdx.x] = x[threadIdx.x]; }", None)
 
     def plain(x: Any) -> Any:
@@ -109,23 +106,11 @@ class TestExamples:
         assert [one.value for one in made.arguments] == ["2.0", None, None, "x_0 * x_1"]
         assert made.arguments[1].shape == ("x_0", "x_1") and made.workloads[0].sizes == {"x_0": 6, "x_1": 7}
         assert made.backends["cuda"].baseline.template.launch.grid == ("ceil_div((x_0 * x_1), 256)",)
-
-    def test_equal_sizes_are_told_apart_by_the_indices_and_contents_are_like_the_example(self) -> None:
         x = np.linspace(2, 4, 64, dtype=np.float32).reshape(8, 8)
         first, second, *_ = task(TRANSPOSE, {"in": x, "out": x}).arguments
         assert (first.shape, second.shape) == (("rows", "cols"), ("cols", "rows"))
         assert (first.fill.kind, first.fill.mean, first.fill.scale) == ("uniform", 3, 1)
         assert read_signature(SAXPY.replace("y[i] +=", "y[0] ="), None).written == ["y"]
-
-    def test_what_is_missing_is_said(self) -> None:
-        values = {"x": zeros(4), "y": zeros(4), "a": 1.0, "n": 4}
-        for source, example, wanted in (
-            (SAXPY.replace("y[i] += a", "use(y)"), {}, "undeclared names: use"),
-            (SAXPY.replace("y[i] += a * x[i]", "return"), {}, "no run of the kernel touched"),
-            (ODD, values, "give the launch, such as grid="),
-        ):
-            with pytest.raises(TunesmithError, match=wanted):
-                task(source, example)
 
     def test_inputs_by_position_and_by_name(self) -> None:
         signature, x = read_signature(SAXPY, None), zeros(4)
@@ -137,6 +122,14 @@ class TestExamples:
             _by_name(signature, (x, x, x), {})
         # A kernel that reads one array: each is an example.
         assert len(_several(read_signature(SOFTMAX, None), [x, x])) == 2
+        values = {"x": zeros(4), "y": zeros(4), "a": 1.0, "n": 4}
+        for source, example, wanted in (
+            (SAXPY.replace("y[i] += a", "use(y)"), {}, "undeclared names: use"),
+            (SAXPY.replace("y[i] += a * x[i]", "return"), {}, "no run of the kernel touched"),
+            (ODD, values, "give the launch, such as grid="),
+        ):
+            with pytest.raises(TunesmithError, match=wanted):
+                task(source, example)
 
 
 UNGUARDED = """__kernel void twice(__global const float* x, __global float* y) {
@@ -181,7 +174,7 @@ class TestCalls:
         # Of 4112 elements a launch by blocks of 512 would cover 4608.
         assert Kernels(tuned.result.folder / "best").choose((), (elements,)).folder == folder
 
-    def test_arrays_that_do_not_fit_are_refused(self, tuned: TunedKernel) -> None:
+    def test_arrays_that_do_not_fit_are_refused(self, tuned: TunedKernel, tmp_path: Path) -> None:
         for x, words in (
             (zeros(8), "twice: no kernel can be launched for x_0 = 8."),
             (zeros(16, 16), "twice: x has 1 dimension (x_0), not 2."),
@@ -190,6 +183,10 @@ class TestCalls:
             with pytest.raises(TunesmithError) as caught:
                 tuned(x)
             assert str(caught.value) == words
+        assert str(tuned) == "Faster.\nbad (eager) was not timed: wrong result in y"
+        result: Any = SimpleNamespace(summary=tuned.result.summary, folder=tmp_path)
+        with pytest.raises(TunesmithError, match=r"has no kernel to call: Faster\.$"):
+            TunedKernel(result, tuned.task, tuned._signature)(zeros(1024))
 
     def test_outputs_are_of_the_arrays_framework(self, tuned: TunedKernel, monkeypatch: pytest.MonkeyPatch) -> None:
         class Array(np.ndarray[Any, Any]):
@@ -201,14 +198,6 @@ class TestCalls:
         monkeypatch.setitem(sys.modules, "cupy", cupy)  # type: ignore[arg-type]
         x = zeros(1024).view(Array)
         assert isinstance(tuned(x), Array) and isinstance(tuned(x=x), Array)
-
-    def test_what_failed_is_named_and_a_run_without_a_right_kernel_has_none_to_call(
-        self, tuned: TunedKernel, tmp_path: Path
-    ) -> None:
-        assert str(tuned) == "Faster.\nbad (eager) was not timed: wrong result in y"
-        result: Any = SimpleNamespace(summary=tuned.result.summary, folder=tmp_path)
-        with pytest.raises(TunesmithError, match=r"has no kernel to call: Faster\.$"):
-            TunedKernel(result, tuned.task, tuned._signature)(zeros(1024))
 
 
 TWICE = """__kernel void twice(__global const float* x, __global float* y, int n) {
@@ -302,9 +291,7 @@ MISTAKES: list[tuple[Callable[[], Any], str]] = [
 
 
 @pytest.mark.parametrize(("call", "wanted"), MISTAKES, ids=[wanted for _, wanted in MISTAKES])
-def test_a_mistake_is_told_in_a_sentence(
-    call: Callable[[], Any], wanted: str, device: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mistake_is_told_in_a_sentence(call: Any, wanted: str, device: Any, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("mine")

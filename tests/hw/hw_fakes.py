@@ -11,30 +11,14 @@ MIG_UUID = "abcdefab-0000-1111-2222-333333333333"
 
 #: What the CUDA driver answers for an H200, without the prefix CU_DEVICE_ATTRIBUTE_.
 H200_ATTRIBUTES = {
-    "COMPUTE_CAPABILITY_MAJOR": 9,
-    "COMPUTE_CAPABILITY_MINOR": 0,
-    "INTEGRATED": 0,
-    "WARP_SIZE": 32,
-    "MAX_THREADS_PER_MULTIPROCESSOR": 2048,
-    "CLOCK_RATE": 1_980_000,
-    "MEMORY_CLOCK_RATE": 3_201_000,
-    "GLOBAL_MEMORY_BUS_WIDTH": 6016,
-    "MAX_THREADS_PER_BLOCK": 1024,
-    "MAX_BLOCK_DIM_X": 1024,
-    "MAX_BLOCK_DIM_Y": 1024,
-    "MAX_BLOCK_DIM_Z": 64,
-    "MAX_GRID_DIM_X": 2**31 - 1,
-    "MAX_GRID_DIM_Y": 65535,
-    "MAX_GRID_DIM_Z": 65535,
-    "MAX_BLOCKS_PER_MULTIPROCESSOR": 32,
-    "MAX_REGISTERS_PER_MULTIPROCESSOR": 65536,
-    "MAX_REGISTERS_PER_BLOCK": 65536,
-    "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR": 228 * 1024,
-    "MAX_SHARED_MEMORY_PER_BLOCK": 48 * 1024,
-    "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 227 * 1024,
-    "RESERVED_SHARED_MEMORY_PER_BLOCK": 1024,
-    "MULTIPROCESSOR_COUNT": 132,
-    "L2_CACHE_SIZE": 60 * 2**20,
+    **{"COMPUTE_CAPABILITY_MAJOR": 9, "COMPUTE_CAPABILITY_MINOR": 0, "INTEGRATED": 0, "MULTIPROCESSOR_COUNT": 132},
+    **{"CLOCK_RATE": 1_980_000, "MEMORY_CLOCK_RATE": 3_201_000, "GLOBAL_MEMORY_BUS_WIDTH": 6016},
+    **{"MAX_THREADS_PER_BLOCK": 1024, "MAX_BLOCK_DIM_X": 1024, "MAX_BLOCK_DIM_Y": 1024, "MAX_BLOCK_DIM_Z": 64},
+    **{"MAX_GRID_DIM_X": 2**31 - 1, "MAX_GRID_DIM_Y": 65535, "MAX_GRID_DIM_Z": 65535, "WARP_SIZE": 32},
+    **{"MAX_BLOCKS_PER_MULTIPROCESSOR": 32, "MAX_THREADS_PER_MULTIPROCESSOR": 2048, "L2_CACHE_SIZE": 60 * 2**20},
+    **dict.fromkeys(("MAX_REGISTERS_PER_MULTIPROCESSOR", "MAX_REGISTERS_PER_BLOCK"), 65536),
+    **{"MAX_SHARED_MEMORY_PER_MULTIPROCESSOR": 228 * 1024, "MAX_SHARED_MEMORY_PER_BLOCK": 48 * 1024},
+    **{"MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 227 * 1024, "RESERVED_SHARED_MEMORY_PER_BLOCK": 1024},
 }
 
 
@@ -74,29 +58,22 @@ class FakeDriver:
             raise self.init_error
         return (self.init_result,)
 
-    def cuDriverGetVersion(self) -> tuple[FakeResult, int]:
-        return OK, 13000
-
-    def cuDeviceGetCount(self) -> tuple[FakeResult, int]:
-        return OK, len(self.devices)
-
     def cuDeviceGet(self, index: int) -> tuple[FakeResult, int]:
         return (FakeResult.CUDA_ERROR_INVALID_DEVICE, 0) if index in self.broken else (OK, index)
 
-    def cuDeviceGetName(self, length: int, device: int) -> tuple[FakeResult, bytes]:
-        return OK, b"NVIDIA H200".ljust(length, b"\0")
 
-    def cuDeviceGetPCIBusId(self, length: int, device: int) -> tuple[FakeResult, bytes]:
-        return OK, self.devices[device][1].encode().ljust(length, b"\0")
-
-    def cuDeviceGetUuid(self, device: int) -> tuple[FakeResult, Any]:
-        return OK, SimpleNamespace(bytes=bytes.fromhex(self.devices[device][0].replace("-", "")))
-
-    def cuDeviceTotalMem(self, device: int) -> tuple[FakeResult, int]:
-        return OK, 140 * 2**30
-
-    def cuDeviceGetAttribute(self, key: str, device: int) -> tuple[FakeResult, int]:
-        return OK, (H200_ATTRIBUTES | self.devices[device][2])[key.removeprefix("CU_DEVICE_ATTRIBUTE_")]
+#: Calls of the driver that succeed, and what they give.
+DRIVER_CALLS: dict[str, Callable[..., Any]] = {
+    "cuDriverGetVersion": lambda driver: 13000,
+    "cuDeviceGetCount": lambda driver: len(driver.devices),
+    "cuDeviceGetName": lambda driver, length, device: b"NVIDIA H200".ljust(length, b"\0"),
+    "cuDeviceGetPCIBusId": lambda driver, length, at: driver.devices[at][1].encode().ljust(length, b"\0"),
+    "cuDeviceGetUuid": lambda driver, at: SimpleNamespace(bytes=bytes.fromhex(driver.devices[at][0].replace("-", ""))),
+    "cuDeviceTotalMem": lambda driver, device: 140 * 2**30,
+    "cuDeviceGetAttribute": lambda driver, key, at: (H200_ATTRIBUTES | driver.devices[at][2])[key[20:]],
+}
+for _name, _give in DRIVER_CALLS.items():
+    setattr(FakeDriver, _name, lambda self, *given, give=_give: (OK, give(self, *given)))
 
 
 class FakeNvmlError(Exception):

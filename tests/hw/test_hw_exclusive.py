@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,9 +71,7 @@ def test_processes_with_folders_of_their_own_for_temporary_files_take_turns(fold
     lock.release()
 
 
-def test_all_users_choose_one_folder_may_write_there_and_may_name_another(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_users_write_to_one_folder_and_may_name_another(folder: Path, tmp_path: Path, monkeypatch: Any) -> None:
     before = os.umask(0o077)
     try:
         with DeviceLock("GPU-test"):
@@ -94,8 +93,7 @@ def test_the_lock_of_a_killed_process_is_free_and_a_link_is_not_followed(folder:
     with another(folder, tmp_path) as (holder, got):
         assert got == "True"
         lock = DeviceLock("GPU-test")
-        assert not lock.try_acquire()
-        assert f"pid {holder.pid}, -c" in lock.waiting_for()
+        assert not lock.try_acquire() and f"pid {holder.pid}, -c" in lock.waiting_for()
         holder.kill()
     with lock:
         assert f"pid {os.getpid()}, " in DeviceLock("GPU-test").waiting_for()
@@ -149,9 +147,7 @@ def test_a_process_that_waits_gets_a_device_that_another_takes_again_at_once(fol
     second.release()
 
 
-def test_a_wait_that_an_exception_ended_gets_nothing_and_may_be_tried_again(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wait_that_an_exception_ended_gets_nothing_and_may_be_tried_again(folder: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(exclusive, "REPORT_AFTER_SECONDS", 0.05)
     holder, waiting, said = DeviceLock("GPU-test"), DeviceLock("GPU-test"), list[str]()
 

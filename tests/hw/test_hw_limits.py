@@ -42,15 +42,8 @@ ARCHITECTURES = {
     "H200": "sm_90", "NVIDIA GeForce RTX 4090": "sm_89", "rtx-3090": "sm_86", "NVIDIA H100 80GB HBM3": "sm_90",
     " a100 ": "sm_80", "gfx942": "gfx942", "GFX1100": "gfx1100", "AMD Instinct MI300X": "gfx942", "mi300x": "gfx942",
 }  # fmt: skip
-HINTS = {
-    "h20": "h200",
-    "sm_91": "sm_90",
-    "sm_80a": "sm_80",
-    "sm_90f": "sm_90",
-    "rtx4080": "rtx4090",
-    "zzz": "TOML",
-    "mi300a": "mi300x",
-}
+HINTS = {"h20": "h200", "sm_91": "sm_90", "sm_80a": "sm_80", "sm_90f": "sm_90", "rtx4080": "rtx4090", "zzz": "TOML"}
+HINTS |= {"mi300a": "mi300x"}
 
 
 @pytest.mark.parametrize(("text", "arch"), ARCHITECTURES.items())
@@ -75,8 +68,7 @@ def test_a_file_overrides_its_base(tmp_path):
     path = write(tmp_path, text)
     half = resolve_target(str(path))
     changed = {"name": "half", "sm_count": 66, "max_grid_dims": (1024, 1, 1), "source": half.source}
-    assert half == dataclasses.replace(resolve_target("h200"), **changed)
-    assert half.source.startswith(f"file {path}")
+    assert half == dataclasses.replace(resolve_target("h200"), **changed) and half.source.startswith(f"file {path}")
     assert resolve_target(str(write(tmp_path, "\xef\xbb\xbf" + text))) == half
     with pytest.raises(TunesmithError, match="cannot be read"):
         resolve_target(str(tmp_path / "none.toml"))
@@ -108,29 +100,16 @@ def test_mistakes_in_a_file_name_the_file_and_the_key(tmp_path, text, said):
 @pytest.mark.parametrize(
     ("target", "threads", "registers", "shared", "blocks", "limiter"),
     [
-        # The best practices guide's example: with 65,536 registers and 2,048 threads an SM, more than
-        # 32 registers a thread cost occupancy.
+        # What limits NVIDIA's; how many blocks that makes, its own calculator says below.
         ("9.0", 256, 32, 0, 8, "threads"),
-        ("9.0", 256, 33, 0, 6, "registers"),
-        # 37 registers round up to 40, so 12 warps fit a sub-partition and 48 an SM.
         ("9.0", 128, 37, 0, 12, "registers"),
-        # From the same guide for 7.0: 37 registers and 128 threads give 75 %, with 320 threads 63 %.
-        ("7.0", 128, 37, 0, 12, "registers"),
-        ("7.0", 320, 37, 0, 4, "registers"),
-        ("9.0", 1024, 65, 0, 0, "registers_per_block"),
         # 25 warps take 64,000 registers, but are counted as 28: 71,680.
         ("9.0", 800, 80, 0, 0, "registers_per_block"),
         ("9.0", 32, 16, 0, 32, "blocks"),
-        ("9.0", 1025, 16, 0, 0, "threads_per_block"),
         ("9.0", 32, 256, 0, 0, "registers_per_thread"),
         # 228 KiB an SM, each block 1 KiB more than it asks for.
         ("9.0", 128, 32, 227 * KIB, 1, "shared"),
         ("9.0", 128, 32, 227 * KIB + 1, 0, "shared_per_block"),
-        # 8.6 holds 48 warps and 16 blocks, so its 1,536 threads need blocks of at least 96.
-        ("8.6", 64, 32, 0, 16, "blocks"),
-        ("8.6", 96, 32, 0, 16, "threads"),
-        # Nothing is reserved before 8.0: all 64 KiB can be asked for.
-        ("7.5", 256, 32, 64 * KIB, 1, "shared"),
         # CDNA 3: 512 registers of a SIMD in eights, 8 waves of 64 on each of four SIMDs.
         ("gfx942", 256, 64, 0, 8, "threads"),
         ("gfx942", 256, 65, 0, 7, "registers"),
@@ -154,21 +133,9 @@ def test_known_values(target, threads, registers, shared, blocks, limiter):
     assert (result.blocks_per_sm, result.limiter) == (blocks, limiter)
 
 
-def test_whole_warps_count():
-    odd = occupancy(CAPABILITIES["9.0"], threads=33, registers=32, shared=0)
-    assert (odd.blocks_per_sm, odd.fraction) == (32, 1.0)
-
-
 def test_a_device_without_limits_per_sm_only_checks_the_block():
-    cpu = DeviceLimits(
-        name="a CPU",
-        backend="opencl",
-        kind="cpu",
-        arch="OpenCL 3.0",
-        max_threads_per_block=4096,
-        max_block_dims=(4096, 4096, 4096),
-        shared_per_block=KIB,
-    )
+    most = {"max_threads_per_block": 4096, "max_block_dims": (4096, 4096, 4096), "shared_per_block": KIB}
+    cpu = DeviceLimits(name="a CPU", backend="opencl", kind="cpu", arch="OpenCL 3.0", **most)
     fits = occupancy(cpu, threads=4096, registers=255, shared=KIB)
     assert (fits.blocks_per_sm, fits.limiter, fits.fraction) == (1, None, None)
     assert occupancy(cpu, threads=4097, registers=0, shared=0).limiter == "threads_per_block"
@@ -229,14 +196,8 @@ H200 = Roofline(
 )
 
 
-def test_points_are_sorted_and_the_best_is_the_peak():
-    assert [size // MIB for size, _ in H200.bandwidth] == [64, 256, 2048]
-    assert H200.peak_bandwidth == 4.15e12
-    # silu_and_mul, 4096 x 11008 in half precision: reads two, writes one.
-    assert H200.floor_seconds(3 * 4096 * 11008 * 2) == pytest.approx(65e-6, rel=0.03)
-
-
 def test_which_roof_binds_unless_it_was_beaten():
+    assert [size // MIB for size, _ in H200.bandwidth] == [64, 256, 2048] and H200.peak_bandwidth == 4.15e12
     for moved, flops, dtype, bound in (
         (64 * MIB, 1e6, "float16", "memory"),
         (64, 1e12, "float16", "compute"),
@@ -251,20 +212,16 @@ def test_which_roof_binds_unless_it_was_beaten():
     assert roofs.bound(*work) == "compute"
     kept, (reason,) = roofs.without_beaten([Timed("the baseline on 64x64", 5e-3, *work)])
     assert kept.bound(*work) == "unknown" and "13.4 GFLOP/s" in reason and "is not used" in reason
+    for bandwidth, said in ((((0, 1.0),), "positive"), (((8, 1.0), (8, 2.0)), "one bandwidth for each size")):
+        with pytest.raises(ValueError, match=said):
+            Roofline(bandwidth=bandwidth)
 
 
 @given(st.floats(0, 1e15), st.floats(0, 1e18))
 def test_more_work_never_has_a_lower_floor_and_both_roofs_hold(moved, flops):
     floor = H200.floor_seconds(moved, flops, "float16")
-    assert floor is not None and floor >= flops / 800e12
-    assert floor >= moved / 4.15e12 * (1 - 1e-12)
+    assert floor is not None and floor >= flops / 800e12 and floor >= moved / 4.15e12 * (1 - 1e-12)
     assert H200.floor_seconds(moved * 1.5 + 1, flops, "float16") >= floor
-
-
-def test_numbers_that_are_no_roof_are_refused():
-    for bandwidth, said in ((((0, 1.0),), "positive"), (((8, 1.0), (8, 2.0)), "one bandwidth for each size")):
-        with pytest.raises(ValueError, match=said):
-            Roofline(bandwidth=bandwidth)
 
 
 @given(st.floats(1e-6, 1e-2), st.floats(1.0, 1e9), st.floats(0.0, 1e12))

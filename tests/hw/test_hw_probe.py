@@ -61,25 +61,19 @@ def test_a_cuda_device_in_full():
     # An integrated GPU of an unknown capability.
     limits = see(*machine(1, INTEGRATED=1, COMPUTE_CAPABILITY_MAJOR=13)).devices[0].limits
     assert limits.memory_bandwidth is None and limits.arch == "sm_130" and "assumed" in limits.source
-
-
-def test_cuda_numbers_devices_otherwise_than_nvml():
     inventory = see(*machine(3, visible=[2, 0]), CUDA_VISIBLE_DEVICES="2,0")
     assert [device.uuid for device in inventory.devices] == [f"GPU-{UUIDS[2]}", f"GPU-{UUIDS[0]}"]
     assert any("hides NVIDIA H201" in note and UUIDS[1] in note for note in inventory.notes)
     assert any("2 CUDA devices are visible" in note for note in inventory.notes)
 
 
-def test_gpus_that_cuda_does_not_see():
+def test_gpus_that_cuda_does_not_see_and_slices():
     driver, nvml = machine(1)
     driver.init_result = FakeResult.CUDA_ERROR_NO_DEVICE
     hidden = "CUDA_VISIBLE_DEVICES='' hides NVIDIA H200 (GPU-0000"
     for environ, said in (({"CUDA_VISIBLE_DEVICES": ""}, hidden), ({}, "NVML sees NVIDIA H200")):
         inventory = see(driver, nvml, **environ)
         assert inventory.devices == () and any(said in note for note in inventory.notes)
-
-
-def test_a_mig_slice_is_matched_by_its_address():
     driver = FakeDriver([(MIG_UUID, PCI[0], {"MULTIPROCESSOR_COUNT": 16})])
     nvml = FakeNvml([FakeGpu(f"GPU-{UUIDS[0]}", LONG_PCI[0], mig=True)])
     inventory = see(driver, nvml)
@@ -133,8 +127,7 @@ def test_packages_that_are_not_installed(monkeypatch):
     for name in ("cuda.bindings.driver", "pynvml", "pyopencl"):
         monkeypatch.setitem(sys.modules, name, None)
     inventory = probe(environ={})
-    assert inventory.devices == ()
-    assert ["cuda13" in inventory.notes[0], "cuda13" in inventory.notes[1]] == [True, True]
+    assert inventory.devices == () and ["cuda13" in inventory.notes[0], "cuda13" in inventory.notes[1]] == [True, True]
     assert "tunesmith[opencl]" in inventory.notes[2]
     with pytest.raises(NoDevice, match=r"no cuda device 0 here; this process sees no device at all\. Why\."):
         Inventory((), ("Why.",)).device("cuda")
@@ -160,21 +153,10 @@ def fake_opencl(*devices, platform_error=None, device_error=None):
 
 
 def fake_cl_device(kind, **more):
-    values = {
-        "type": kind,
-        "name": " A device ",
-        "version": "OpenCL 3.0",
-        "driver_version": "1",
-        "extensions": "",
-        "max_work_group_size": 256,
-        "max_work_item_sizes": [256, 256],
-        "local_mem_size": 65536,
-        "max_compute_units": 8,
-        "global_mem_cache_size": 0,
-        "global_mem_size": 2**30,
-        "max_clock_frequency": 1500,
-    } | more
-    return SimpleNamespace(**values)
+    values = {"type": kind, "name": " A device ", "version": "OpenCL 3.0", "driver_version": "1", "extensions": ""}
+    values |= {"max_work_group_size": 256, "max_work_item_sizes": [256, 256], "local_mem_size": 65536}
+    values |= {"max_compute_units": 8, "global_mem_cache_size": 0, "global_mem_size": 2**30}
+    return SimpleNamespace(**values | {"max_clock_frequency": 1500} | more)
 
 
 def test_opencl_devices_and_platforms_without_any():
@@ -183,8 +165,7 @@ def test_opencl_devices_and_platforms_without_any():
     cpu, gpu = inventory.devices
     assert (cpu.index, cpu.platform_index, cpu.device_index) == (0, 0, 1)
     assert (cpu.limits.kind, gpu.limits.kind, gpu.limits.warp_size) == ("cpu", "gpu", 64)
-    assert gpu.limits.max_block_dims == (256, 256, 1)
-    assert (gpu.limits.l2_bytes, gpu.limits.clock_hz) == (None, 1.5e9)
+    assert gpu.limits.max_block_dims == (256, 256, 1) and (gpu.limits.l2_bytes, gpu.limits.clock_hz) == (None, 1.5e9)
     assert "neither a CPU nor a GPU" in inventory.notes[0]
     none = {"platform_error": "PLATFORM_NOT_FOUND_KHR"}, {"device_error": "DEVICE_NOT_FOUND"}, {}
     for errors, said in zip(
@@ -251,14 +232,6 @@ def test_listing_devices_leaves_signals_to_those_that_had_them() -> None:
     assert kept == "True"
 
 
-def test_a_gpu_is_found_by_its_pci_address() -> None:
-    nvml = FakeNvml([FakeGpu(f"GPU-{UUIDS[0]}", "00000000:3B:00.0"), FakeGpu(f"GPU-{UUIDS[1]}", "00000001:3B:00.0")])
-    assert uuid_at((1, 0x3B, 0), nvml_module=nvml) == f"GPU-{UUIDS[1]}"
-    assert uuid_at((0, 0x3B, 1), nvml_module=nvml) is None
-    assert uuid_at((0, 0x3B, 0), nvml_module=FakeNvml(init_error=FakeNvml.NVML_ERROR_LIBRARY_NOT_FOUND)) is None
-    assert nvml.started == 0
-
-
 def test_no_gpu_library_is_loaded():
     names = sorted(path.stem for path in Path(tunesmith.hw.__path__[0]).glob("[a-z]*.py"))
     assert "probe" in names
@@ -279,13 +252,12 @@ def one_gpu(**failing):
     return FakeNvml([FakeGpu(GPU, "00000000:3B:00.0", failing=failing)])
 
 
-def test_a_sample_is_in_si_units_and_what_a_gpu_does_not_report_is_none_and_asked_once():
+def test_a_sample_is_in_si_units_and_what_a_gpu_does_not_report_is_asked_once():
     nvml = one_gpu()
     nvml.throttle_bits = 0x1 | 0x4
     with open_telemetry(GPU, nvml_module=nvml) as source:
         full = Telemetry(1.98e9, 3.201e9, 350.5, 12.345, 41.0, ("sw_power_cap",))
-        assert source.sample(energy=True) == full
-        assert source.sample() == dataclasses.replace(full, energy_j=None)
+        assert source.sample(energy=True) == full and source.sample() == dataclasses.replace(full, energy_j=None)
     assert (nvml.started, nvml.calls.count("energy")) == (0, 1)
     nvml = one_gpu(energy=3, power=4)
     with open_telemetry(GPU, nvml_module=nvml) as source:
@@ -293,22 +265,6 @@ def test_a_sample_is_in_si_units_and_what_a_gpu_does_not_report_is_none_and_aske
     assert isinstance(source, NvmlTelemetry) and isinstance(first, Telemetry) and first == second
     assert (first.energy_j, first.power_w, first.sm_clock_hz) == (None, None, 1.98e9)
     assert (nvml.calls.count("energy"), sorted(source.unsupported)) == (1, ["energy_j", "power_w"])
-
-
-def test_reasons_are_named_and_idleness_is_none():
-    assert decode_throttle_reasons(0) == decode_throttle_reasons(1) == ()
-    assert decode_throttle_reasons(0x8 | 0x20 | 0x40 | 0x80 | 0x10 | 0x2) == (
-        "applications_clocks_setting",
-        "hw_slowdown",
-        "sync_boost",
-        "sw_thermal_slowdown",
-        "hw_thermal_slowdown",
-        "hw_power_brake_slowdown",
-    )
-    assert decode_throttle_reasons(0x600) == ("unknown_0x200", "unknown_0x400")
-
-
-def test_the_energy_counter_alone():
     nvml = one_gpu()
     with open_telemetry(GPU, nvml_module=nvml) as source:
         assert source.joules() == 12.345
@@ -318,9 +274,14 @@ def test_the_energy_counter_alone():
     lacking = one_gpu(energy=3)
     with open_telemetry(GPU, nvml_module=lacking) as source:
         assert (source.joules(), source.joules(), lacking.calls.count("energy")) == (None, None, 1)
+    assert decode_throttle_reasons(0) == decode_throttle_reasons(1) == ()
+    named = "applications_clocks_setting hw_slowdown sync_boost sw_thermal_slowdown hw_thermal_slowdown"
+    found = decode_throttle_reasons(0x8 | 0x20 | 0x40 | 0x80 | 0x10 | 0x2)
+    assert found == (*named.split(), "hw_power_brake_slowdown")
+    assert decode_throttle_reasons(0x600) == ("unknown_0x200", "unknown_0x400")
 
 
-def test_a_gpu_that_is_lost_is_a_reason_and_not_an_exception():
+def test_a_lost_gpu_or_none_is_a_reason_and_not_an_exception():
     nvml = one_gpu()
     with open_telemetry(GPU, nvml_module=nvml) as source:
         nvml.gpus[0].failing["power"] = nvml.NVML_ERROR_GPU_IS_LOST
@@ -330,9 +291,14 @@ def test_a_gpu_that_is_lost_is_a_reason_and_not_an_exception():
     with open_telemetry(GPU) as source:
         sample = source.sample()
     assert isinstance(sample, Telemetry) or sample.reason.endswith("."), "on this machine"
+    unknown, absent = FakeNvml([FakeGpu("GPU-a", "")]), FakeNvml(init_error=12)
+    for nvml, said in ((unknown, "does not find the GPU opencl-x"), (absent, "No NVIDIA driver was found")):
+        source = open_telemetry("opencl-x", nvml_module=nvml)
+        assert isinstance(source, NoTelemetry) and said in source.reason
+        assert source.sample() is source and nvml.started == 0
 
 
-def test_a_slice_is_named_as_nvml_finds_it_and_read_through_its_gpu():
+def test_gpus_and_slices_are_found_by_name_and_address():
     nvml = one_gpu()
     with open_telemetry(f"MIG-{MIG_UUID}", nvml_module=nvml) as source:
         assert isinstance(source.sample(), Telemetry) and "parent" in nvml.calls
@@ -340,14 +306,11 @@ def test_a_slice_is_named_as_nvml_finds_it_and_read_through_its_gpu():
         assert with_prefix(bare, nvml_module=nvml) == full
     assert nvml.started == 0
     assert with_prefix(UUIDS[0], nvml_module=Unavailable("not here")) == f"GPU-{UUIDS[0]}"
-
-
-def test_why_there_is_no_telemetry():
-    unknown, absent = FakeNvml([FakeGpu("GPU-a", "")]), FakeNvml(init_error=12)
-    for nvml, said in ((unknown, "does not find the GPU opencl-x"), (absent, "No NVIDIA driver was found")):
-        source = open_telemetry("opencl-x", nvml_module=nvml)
-        assert isinstance(source, NoTelemetry) and said in source.reason
-        assert source.sample() is source and nvml.started == 0
+    nvml = FakeNvml([FakeGpu(f"GPU-{UUIDS[0]}", "00000000:3B:00.0"), FakeGpu(f"GPU-{UUIDS[1]}", "00000001:3B:00.0")])
+    assert uuid_at((1, 0x3B, 0), nvml_module=nvml) == f"GPU-{UUIDS[1]}"
+    assert uuid_at((0, 0x3B, 1), nvml_module=nvml) is None
+    assert uuid_at((0, 0x3B, 0), nvml_module=FakeNvml(init_error=FakeNvml.NVML_ERROR_LIBRARY_NOT_FOUND)) is None
+    assert nvml.started == 0
 
 
 def ask(nvml: Any, uuid: str = GPU) -> tuple[str, str]:

@@ -72,13 +72,11 @@ def host(values: Any) -> Any:
 def both_ways(data: WorkloadData, index: int) -> Any:
     """The verdict by array operations; that of the one pass must be the same."""
     slow = _measure_slowly(data, index, {})
-    quick = fused_check(data.device)
-    passed = quick.passes(data, index, {})
+    passed = fused_check(data.device).passes(data, index, {})
     if isinstance(slow, WrongResult):
         assert passed is None, slow
     else:
-        assert passed is not None
-        assert set(passed) == set(slow)
+        assert passed is not None and set(passed) == set(slow)
         for name, one in passed.items():
             assert one.largest == pytest.approx(slow[name].largest, rel=1e-12)
             assert one.rms == pytest.approx(slow[name].rms, rel=1e-12)
@@ -130,7 +128,7 @@ def test_values_without_order(opened: Any, dtype: str) -> None:
         assert isinstance(both_ways(data, 0), dict), "an infinity where the largest finite value was expected"
 
 
-def test_a_byte_that_no_kernel_may_write(opened: Any) -> None:
+def test_bytes_that_no_kernel_may_write_tolerances_and_signs_of_zeros(opened: Any) -> None:
     data = data_of(opened, "float16", TOLERANCES["float16"])
     x, out, _ = data.places
     for at in (0, out.offset - 1, out.offset + out.nbytes, x.offset + 17, data.set_bytes - 1):
@@ -143,9 +141,6 @@ def test_a_byte_that_no_kernel_may_write(opened: Any) -> None:
             assert isinstance(both_ways(data, index), WrongResult), at
             held[at] ^= 1
             data.device.write(data.set_buffer(index), held)
-
-
-def test_elements_just_within_and_just_beyond_the_tolerance(opened: Any) -> None:
     data = data_of(opened, "float64", Tolerance(rtol=0, atol=0.5))
     data.expected_of(0)["out"][700] = 3.0
     store_right(data, 0)
@@ -154,6 +149,23 @@ def test_elements_just_within_and_just_beyond_the_tolerance(opened: Any) -> None
         got[700] += offset
         store(data, 0, "out", got)
         assert isinstance(both_ways(data, 0), dict) == right
+    for tolerance in (0.0, 1e-6):
+        data = data_of(opened, "float32", Tolerance(rtol=tolerance, atol=tolerance), Contents("zeros", 1))
+        store_right(data, 0)
+        assert isinstance(both_ways(data, 0), dict)
+        store(data, 0, "out", -host(data.expected_of(0)["out"]))
+        assert isinstance(both_ways(data, 0), dict) == (tolerance > 0)
+    data = data_of(opened, "float32", TOLERANCES["float32"], Contents("infinities", 1))
+    expected = data.expected_of(0)["both"]
+    expected[1] = math.nan
+    for got, accepted in (({0: math.nan}, True), ({0: 1e9}, False), ({1009: math.nan}, False)):
+        store_right(data, 0)
+        values = host(expected)
+        for at, value in got.items():
+            values[at] = value
+        store(data, 0, "both", values)
+        assert isinstance(measure_set(data, 0, lenient=True), dict) == accepted, got
+        assert isinstance(measure_set(data, 0), WrongResult)
 
 
 def test_the_texts_compile_for_an_nvidia_gpu(nvrtc: Any) -> None:
@@ -170,34 +182,10 @@ def test_a_nan_that_nobody_wrote_is_not_the_one_expected(opened: Any, dtype: str
     store_right(data, 0)
     assert isinstance(measure_set(data, 0), dict)
     start = data.places[1].offset + position * size
-    poison = host(data.set_array(0, pristine=True))[start : start + size]
-    data.device.write(data.set_buffer(0), poison, start)
+    data.device.write(data.set_buffer(0), host(data.set_array(0, pristine=True))[start : start + size], start)
     found = measure_set(data, 0)
     assert isinstance(found, WrongResult) and found.reason == "unwritten", found
     assert f"out[{position}] holds the bytes" in found.detail and "expected nan" in found.detail
-
-
-def test_infinities_may_make_nan_of_a_row_in_which_the_reference_has_one(opened: Any) -> None:
-    data = data_of(opened, "float32", TOLERANCES["float32"], Contents("infinities", 1))
-    expected = data.expected_of(0)["both"]
-    expected[1] = math.nan
-    for got, accepted in (({0: math.nan}, True), ({0: 1e9}, False), ({1009: math.nan}, False)):
-        store_right(data, 0)
-        values = host(expected)
-        for at, value in got.items():
-            values[at] = value
-        store(data, 0, "both", values)
-        assert isinstance(measure_set(data, 0, lenient=True), dict) == accepted, got
-        assert isinstance(measure_set(data, 0), WrongResult)
-
-
-def test_the_sign_of_a_zero_counts_where_the_tolerance_is_zero(opened: Any) -> None:
-    for tolerance in (0.0, 1e-6):
-        data = data_of(opened, "float32", Tolerance(rtol=tolerance, atol=tolerance), Contents("zeros", 1))
-        store_right(data, 0)
-        assert isinstance(both_ways(data, 0), dict)
-        store(data, 0, "out", -host(data.expected_of(0)["out"]))
-        assert isinstance(both_ways(data, 0), dict) == (tolerance > 0)
 
 
 FP8 = ["float8_e4m3", "float8_e5m2"]
@@ -229,12 +217,29 @@ def test_every_pattern_of_bits_has_the_value_and_a_scalar_the_bytes_that_ml_dtyp
 
 
 @pytest.mark.parametrize("name", FP8)
-def test_what_does_not_fit_is_clamped_as_cuda_does(name: str) -> None:
+def test_8_bit_floats_are_clamped_as_cuda_does_and_judged(name: str, tmp_path: Path, opened: Any) -> None:
     dtype = DTYPES[name]
     values, top = np.array([1e6, -1e6, math.inf, -math.inf, math.nan, 1.0], np.float32), dtype.largest
     stored = dtype.from_float(values).astype(np.float64)
     np.testing.assert_array_equal(stored, [top, -top, top, -top, math.nan, 1.0])
     np.testing.assert_array_equal(dtype.limited(np, values.astype(np.float64), dtype.rtol), stored)
+    # All but the launch, on the device at hand: inputs, poison, results and the verdict on them.
+    task, dtype = doubled(tmp_path, name), DTYPES[name]
+    data = WorkloadData(opened, task, task.workloads[0], seed=1, max_bytes=1 << 26)
+    (out,) = (place for place in data.places if place.argument.name == "out")
+    found = measure_set(data, 0)
+    assert isinstance(found, WrongResult) and found.reason == "unwritten"
+    results = data.expected_of(0)["out"]
+    expected = results if opened.xp is np else results.get()
+    assert np.abs(expected).max() <= dtype.largest
+    assert (np.abs(expected) == dtype.largest).any() == (name == "float8_e4m3"), "the scale is made for its range"
+    data.device.write(data.view(out, 0), dtype.from_float(expected).view(np.uint8))
+    assert isinstance(measure_set(data, 0), dict)
+    wrong = dtype.from_float(expected).view(np.uint8)
+    wrong[77] ^= 0x80
+    data.device.write(data.view(out, 0), wrong)
+    found = measure_set(data, 0)
+    assert isinstance(found, WrongResult) and "out[77]" in found.detail
 
 
 KERNEL = """
@@ -256,27 +261,6 @@ def doubled(folder: Path, dtype: str, backend: str = "cuda") -> Task:
         launch='grid = ["ceil_div(n, 256)"], block = [256]',
         tables=f'[types]\nT = ["{dtype}"]',
     )
-
-
-@pytest.mark.parametrize("name", FP8)
-def test_the_contents_and_results_of_8_bit_floats(tmp_path: Path, opened: Any, name: str) -> None:
-    """All but the launch, on the device at hand: inputs, poison, results and the verdict on them."""
-    task, dtype = doubled(tmp_path, name), DTYPES[name]
-    data = WorkloadData(opened, task, task.workloads[0], seed=1, max_bytes=1 << 26)
-    (out,) = (place for place in data.places if place.argument.name == "out")
-    found = measure_set(data, 0)
-    assert isinstance(found, WrongResult) and found.reason == "unwritten"
-    results = data.expected_of(0)["out"]
-    expected = results if opened.xp is np else results.get()
-    assert np.abs(expected).max() <= dtype.largest
-    assert (np.abs(expected) == dtype.largest).any() == (name == "float8_e4m3"), "the scale is made for its range"
-    data.device.write(data.view(out, 0), dtype.from_float(expected).view(np.uint8))
-    assert isinstance(measure_set(data, 0), dict)
-    wrong = dtype.from_float(expected).view(np.uint8)
-    wrong[77] ^= 0x80
-    data.device.write(data.view(out, 0), wrong)
-    found = measure_set(data, 0)
-    assert isinstance(found, WrongResult) and "out[77]" in found.detail
 
 
 def test_special_values_of_inputs_and_results_beyond_the_range_are_clamped_too(tmp_path: Path) -> None:

@@ -53,23 +53,15 @@ def pretended_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return set_clock
 
 
-def test_a_time_far_below_the_floor_is_an_error(
-    bench: Bench, candidate: Candidate, monkeypatch: pytest.MonkeyPatch, pretended_clock: Callable[[float], None]
-) -> None:
+def test_a_time_below_the_floor_is_an_error(bench: Any, candidate: Any, monkeypatch: Any, pretended_clock: Any) -> None:
     """Not one a little below, on a processor: others may have used its memory while the floor was measured."""
     pretended_clock(1e-3)
     # Some processors' last cache holds all sets of so small a task: then no time is too short.
     monkeypatch.setattr(bench, "limits", replace(bench.limits, l2_bytes=1 << 20))
     fine = visit(bench, candidate)
-    assert isinstance(fine, Measured)
-    assert isinstance(visit(bench, candidate, floor=fine.low), Measured)
+    assert isinstance(fine, Measured) and isinstance(visit(bench, candidate, floor=fine.low), Measured)
     wrong = visit(bench, candidate, floor=100 * fine.high)
     assert isinstance(wrong, Implausible) and "work is left out" in wrong.detail
-
-
-def test_a_first_launch_of_another_length_does_not_decide_that_of_samples(
-    bench: Bench, candidate: Candidate, monkeypatch: pytest.MonkeyPatch, pretended_clock: Any
-) -> None:
     pretended_clock(3e-5)
     usual, device = visit(bench, candidate), bench.device
     for said in (1.0, 1e-9):
@@ -79,9 +71,7 @@ def test_a_first_launch_of_another_length_does_not_decide_that_of_samples(
         assert usual.launches / 3 <= misled.launches <= 3 * usual.launches
 
 
-def test_lines_that_a_candidate_keeps_in_the_last_cache_are_given_up_before_the_next_is_timed(
-    device: Any, bench: Bench, candidate: Candidate, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lines_kept_in_the_last_cache_are_given_up(device: Any, bench: Bench, candidate: Any, monkeypatch: Any) -> None:
     """And nothing is reset for others: a reset makes launches take longer."""
     bench = Bench(bench.task, device.limits, device.index)
     resets: list[str] = []
@@ -95,9 +85,7 @@ def test_lines_that_a_candidate_keeps_in_the_last_cache_are_given_up_before_the_
     assert resets == ["next"]
 
 
-def test_where_launches_touch_a_part_of_their_arrays_there_are_more_sets(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_launches_touch_a_part_of_their_arrays_there_are_more_sets(bench: Bench, monkeypatch: Any) -> None:
     task = load_task("rope")  # a table of 2 MB, of which a launch reads a row for each token
     workload = task.workload("33x7x3x45")
     # Each token's query and key, read and written in place, its row of the table, and its position.
@@ -110,9 +98,7 @@ def test_where_launches_touch_a_part_of_their_arrays_there_are_more_sets(
     assert WorkloadData(bench.device, task, workload, seed=0, max_bytes=1 << 28).sets > 80
 
 
-def test_a_comparison_lays_arrays_out_anew_for_each_block_and_stays_right(
-    bench: Bench, candidate: Candidate, monkeypatch: pytest.MonkeyPatch, pretended_clock: Callable[[float], None]
-) -> None:
+def test_compared_blocks_have_own_layouts(bench: Bench, candidate: Any, monkeypatch: Any, pretended_clock: Any) -> None:
     monkeypatch.setattr(type(bench.device), "loads_quickly", True)
     layouts = []
     rearrange = WorkloadData.rearrange
@@ -158,7 +144,7 @@ class Counter:
         return Telemetry(1.5e9, None, WATTS, None, None, None)
 
 
-def test_launches_are_counted_from_move_to_move() -> None:
+def test_energy_is_that_of_launches_between_moves_of_the_counter(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two launches a second, one of which ends at 0.5; the window is from 1.0 to 3.0, in which four end."""
     moves = [Move(1.0, 10.0, 0.01), Move(2.0, 30.0, 0.01), Move(3.0, 50.0, 0.03)]
     found = energy_between(moves, [(0.0, 0), (2.5, 5), (4.0, 8)])
@@ -168,8 +154,6 @@ def test_launches_are_counted_from_move_to_move() -> None:
     assert energy_between(moves, [(0.0, 0), (1.0, 2), (2.9, 2), (3.0, 4)]).joules == pytest.approx(20.0)
     assert energy_between([Move(0.2, 1.0, 0.0), Move(0.8, 2.0, 0.0)], [(0.0, 0), (1.0, 0)]) is None, "no launches"
 
-
-def test_a_window_is_as_long_as_was_asked_and_its_energy_within_its_error() -> None:
     def run() -> int:
         time.sleep(0.005)
         return 10
@@ -180,9 +164,7 @@ def test_a_window_is_as_long_as_was_asked_and_its_energy_within_its_error() -> N
     watts = found.joules * found.launches / found.seconds
     # A part of a launch at either end is rounded away.
     assert watts == pytest.approx(WATTS, rel=found.error + 2 / found.launches + 1e-6)
-
-
-def test_a_counter_that_stands_still_or_is_missing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A counter that stands still or is missing is given up.
     monkeypatch.setattr("tunesmith.kernels.measure.energy.PATIENCE_SECONDS", 0.05)
     runs = []
 
@@ -191,14 +173,11 @@ def test_a_counter_that_stands_still_or_is_missing_is_given_up(monkeypatch: pyte
         time.sleep(0.001)
         return 1
 
-    assert measure_energy(run, lambda: 5.0, 0.05) is None
-    assert measure_energy(run, lambda: None, 0.05) is None
+    assert measure_energy(run, lambda: 5.0, 0.05) is None and measure_energy(run, lambda: None, 0.05) is None
     assert len(runs) > 3
 
 
-def test_visits_and_comparisons_report_energy_beside_time_where_it_was_asked(
-    bench: Bench, candidate: Candidate, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_visits_and_comparisons_report_energy_where_asked(bench: Bench, candidate: Candidate, monkeypatch: Any) -> None:
     def compared(**energy: float) -> Any:
         name = bench.task.workloads[0].name
         return bench.compare(ComparisonRequest(candidate, [candidate], name, 3, 0.05, **energy)).energies
@@ -332,7 +311,7 @@ def seconds(opened, entry: str, source: str, count: int, blocks: int, threads: i
     return [one / count for one in sorted(launched.times([sequence] * 7))]
 
 
-def test_every_probe_gives_a_roof_and_an_elementwise_kernel_is_memory_bound_and_below_them(opened, roofs):
+def test_every_probe_gives_a_roof_that_no_kernel_beats(opened, roofs):
     assert len(compile_probes(opened[1], "opencl")) == 5
     assert roofs.peak_bandwidth and roofs.peak_flops["float32"] and roofs.launch_seconds
     count = 3 + opened[0].cold_bytes // (8 * COUNT)
@@ -341,10 +320,7 @@ def test_every_probe_gives_a_roof_and_an_elementwise_kernel_is_memory_bound_and_
     assert roofs.floor_seconds(8 * COUNT, COUNT, "float32") <= 1.05 * taken
     kept, reasons = roofs.without_beaten([Timed("scale", taken, 8 * COUNT, COUNT, "float32")])
     assert kept == roofs and not reasons
-
-
-def test_arithmetic_is_measured_in_vectors(opened, roofs):
-    """Sixteen chains of scalars, as a plain kernel has them, do not beat the peak."""
+    # Sixteen chains of scalars, as a plain kernel has them, do not beat the peak.
     steps = "".join(f"x{c} = x{c} * a + b;" for c in range(8))
     starts = "".join(f"float x{c} = a + {c};" for c in range(8))
     sums = " + ".join(f"x{c}" for c in range(8))
@@ -373,7 +349,7 @@ def kernel(
     return lambda: noisy(rng, noise, drift, seconds * (1 + rng.normal(0, placement)))
 
 
-def test_equal_kernels_are_rarely_called_different_and_two_per_cent_are_found() -> None:
+def test_comparisons_find_two_per_cent_and_end_at_their_target_or_budget() -> None:
     for noise, placement, slower, comparisons, least, most in (
         # One in a hundred equal ones is meant to be called different, 1.5 where sampling stops by the width.
         (0.002, 0.0, 1.0, 200, 0.0, 0.03),
@@ -389,8 +365,6 @@ def test_equal_kernels_are_rarely_called_different_and_two_per_cent_are_found() 
         different = verdicts.count("slower") + (verdicts.count("faster") if slower == 1 else 0)
         assert least <= different / comparisons <= most
 
-
-def test_a_comparison_ends_at_its_target_and_goes_on_for_it_until_its_budget_is_spent() -> None:
     def samples(noise: float, rounds: int = 40, budget: float = 1e9, **more: Any) -> Any:
         return interleaved([kernel(rng, noise, [0.0])] * 2, rounds=rounds, seed=0, budget_seconds=budget, **more)
 
@@ -404,9 +378,7 @@ def test_a_comparison_ends_at_its_target_and_goes_on_for_it_until_its_budget_is_
     assert len(first) == 3, "with its budget it ends after three blocks"
     wide, narrow = compare(second, first), compare(second[:, :1], second[:, :1])
     assert wide.half_width > 0.02 and narrow.half_width == 0.0
-
-
-def test_every_block_loads_each_kernel_once_and_orders_vary() -> None:
+    # Every block loads each kernel once, in orders that vary.
     loads, order = list[int](), list[int]()
 
     def load(number: int) -> Callable[[], float]:
@@ -418,7 +390,7 @@ def test_every_block_loads_each_kernel_once_and_orders_vary() -> None:
     assert len({tuple(order[at : at + 3]) for at in range(0, len(order), 3)}) == 6
 
 
-def test_a_clear_loser_is_dropped_and_says_so() -> None:
+def test_a_clear_loser_is_dropped_and_settings_are_no_throttling() -> None:
     sample = noisy(np.random.default_rng(4), 0.01, [0.0])
     precision = Precision(target=1e-5, min_samples=7, budget_seconds=1e9)
     lost, close = (
@@ -427,9 +399,6 @@ def test_a_clear_loser_is_dropped_and_says_so() -> None:
     )
     assert lost.dropped and lost.samples == precision.min_samples
     assert not close.dropped and close.samples == precision.max_samples
-
-
-def test_settings_are_no_throttling() -> None:
     sample = Telemetry(1.5e9, None, 300.0, None, 60.0, ("applications_clocks_setting", "hw_thermal_slowdown"))
     assert harmful(sample) == ("hw_thermal_slowdown",) and harmful(NoTelemetry("none here")) == ()
     assert sample.figures() == {"sm_clock_hz": 1.5e9, "power_w": 300.0, "temperature_c": 60.0}
@@ -454,9 +423,7 @@ def test_samples_that_are_taken_in_any_case_are_taken_together(expected: float, 
     ("ratio", "noise", "trials", "found"),
     [(1.0, 0.05, 300, 0.0), (1.0, 0.5, 300, 0.0), (0.85, 0.01, 30, 0.0), (0.3, 0.3, 100, 0.95), (0.7, 0.05, 100, 0.95)],
 )
-def test_a_kernel_is_much_shorter_only_where_nearly_all_pairs_say_so(
-    ratio: float, noise: float, trials: int, found: float
-) -> None:
+def test_much_shorter_is_what_nearly_all_pairs_say(ratio: float, noise: float, trials: int, found: float) -> None:
     """noise: standard deviation of a time's logarithm."""
     rng, pairs = np.random.default_rng(2), 0
 

@@ -59,7 +59,7 @@ def compile_text(compiler: tuple[str, Compiler], source: str, types: dict[str, s
     return compiler[1].compile(specialise(template(compiler[0], source, **fields), CONFIG, types))
 
 
-def test_the_text_in_full() -> None:
+def test_the_text_in_full_its_literals_and_geometry() -> None:
     made = specialise(template("cuda", "int x;\n"), CONFIG, {"T": "float16", "S": "bfloat16", "U": "bfloat16"})
     assert made.source == (
         "// tiles: specialised by Tunesmith\n"
@@ -80,9 +80,15 @@ def test_the_text_in_full() -> None:
         "int x;\n"
     )
     assert (made.entry, made.backend, made.max_registers, made.fast_math) == ("k", "cuda", None, False)
-
-
-def test_a_parameter_of_the_launch_alone_is_no_macro() -> None:
+    assert literal(Parameter(name="X", values=(2, 1, 0.5), default=1.0).start) == "1"
+    assert Parameter(name="X", values=(False, True), default=True).start is True
+    values: list[Any] = [True, False, 3, -3, 0.5, 1e-9, 1e30, "half2"]
+    assert [literal(value) for value in values] == ["1", "0", "3", "-3", "0.5", "1e-09", "1e+30", "half2"]
+    workload = Workload(name="w", sizes={"n": 1000, "d": 5}, types={"T": "float16"})
+    launch = {"grid": ["ceil_div(n, VEC)", "d"], "block": ["VEC * 4"], "shared_bytes": "VEC * sizeof(T)"}
+    assert geometry(template("cuda", "x", launch=launch), CONFIG, workload) == Geometry((125, 5, 1), (32, 1, 1), 16)
+    launch = {"grid": ["n / VEC"], "block": [1, 2, 3]}
+    assert geometry(template("cuda", "x", launch=launch), CONFIG, workload) == Geometry((125, 1, 1), (1, 2, 3), 0)
     parameters = [{"name": "VEC", "values": [8]}, {"name": "CAP", "values": [528, 2112], "launch_only": True}]
     tuned = template("cuda", "int x;\n")
     tuned = type(tuned).model_validate(tuned.model_dump() | {"parameters": parameters})
@@ -94,19 +100,7 @@ def test_a_parameter_of_the_launch_alone_is_no_macro() -> None:
         type(tuned).model_validate(tuned.model_dump() | {"source": "#if CAP > 0\n#endif\n"})
 
 
-def test_literals_and_geometry() -> None:
-    assert literal(Parameter(name="X", values=(2, 1, 0.5), default=1.0).start) == "1"
-    assert Parameter(name="X", values=(False, True), default=True).start is True
-    values: list[Any] = [True, False, 3, -3, 0.5, 1e-9, 1e30, "half2"]
-    assert [literal(value) for value in values] == ["1", "0", "3", "-3", "0.5", "1e-09", "1e+30", "half2"]
-    workload = Workload(name="w", sizes={"n": 1000, "d": 5}, types={"T": "float16"})
-    launch = {"grid": ["ceil_div(n, VEC)", "d"], "block": ["VEC * 4"], "shared_bytes": "VEC * sizeof(T)"}
-    assert geometry(template("cuda", "x", launch=launch), CONFIG, workload) == Geometry((125, 5, 1), (32, 1, 1), 16)
-    launch = {"grid": ["n / VEC"], "block": [1, 2, 3]}
-    assert geometry(template("cuda", "x", launch=launch), CONFIG, workload) == Geometry((125, 1, 1), (1, 2, 3), 0)
-
-
-def test_every_type_compiles(compiler: tuple[str, Compiler]) -> None:
+def test_every_type_compiles_and_errors_have_lines_of_the_template(compiler: tuple[str, Compiler]) -> None:
     backend, names = compiler[0], [name for name, dtype in DTYPES.items() if compiler[0] in dtype.c_names]
     checks = "".join(
         f"#if !{name}_T_IS_{name.upper()}\n#error the type is not told\n#endif\n"
@@ -116,6 +110,11 @@ def test_every_type_compiles(compiler: tuple[str, Compiler]) -> None:
     source = f"{checks}{HEADS[backend].replace('T*', 'int*')} {{}}"
     answer = compile_text(compiler, source, {f"{name}_T": name for name in names})
     assert isinstance(answer, Artifact), answer
+    source = f"// first line\n{HEADS[compiler[0]]} {{\n    int fine = VEC;\n    undeclared = fine;\n}}\n"
+    answer = compile_text(compiler, source, {"T": "float16"})
+    assert isinstance(answer, CompileFailed)
+    assert re.search(r"tiles\(4\)|tiles:4:", answer.first_error), answer.first_error
+    assert "undeclared" in answer.first_error
 
 
 def test_the_device_sees_the_values(device: Any, opened: Any) -> None:
@@ -129,15 +128,7 @@ def test_the_device_sees_the_values(device: Any, opened: Any) -> None:
     assert opened.read(buffer)[:20].view(np.int32).tolist() == [8, 1, 1, 7, 3]
 
 
-def test_error_lines_are_those_of_the_template(compiler: tuple[str, Compiler]) -> None:
-    source = f"// first line\n{HEADS[compiler[0]]} {{\n    int fine = VEC;\n    undeclared = fine;\n}}\n"
-    answer = compile_text(compiler, source, {"T": "float16"})
-    assert isinstance(answer, CompileFailed)
-    assert re.search(r"tiles\(4\)|tiles:4:", answer.first_error), answer.first_error
-    assert "undeclared" in answer.first_error
-
-
-def test_what_decides_the_machine_code_decides_the_digest_and_the_key() -> None:
+def test_what_decides_the_machine_code_decides_the_digest_and_the_key(nvrtc: Any) -> None:
     base = template("cuda", "x", max_registers="16 * VEC", fast_math="FLAG")
     made = specialise(base, CONFIG, {"T": "float32"})
     assert (made.max_registers, made.fast_math) == (128, True)
@@ -151,9 +142,6 @@ def test_what_decides_the_machine_code_decides_the_digest_and_the_key() -> None:
     for change in ({"source": "source "}, {"max_registers": 33}, {"fast_math": False}):
         others.append(cache_key(replace(SOURCE, **change), "sm_90", "nvrtc 13.0"))
     assert len({KEY, *others}) == 6 and cache_key(SOURCE, "sm_90", "nvrtc 13.0") == KEY
-
-
-def test_fast_math_is_passed_on(nvrtc: Any) -> None:
     source = HEADS["cuda"] + "{ out[threadIdx.x] = expf(out[threadIdx.x]) / out[7]; }"
     exact = compile_text(("cuda", nvrtc), source, {"T": "float32"})
     fast = compile_text(("cuda", nvrtc), source, {"T": "float32"}, fast_math="FLAG")
@@ -179,36 +167,14 @@ OF_THE_COMPILER = (
 )
 
 
-def test_what_was_put_is_got_and_other_bytes_and_failures_that_are_not_the_sources_are_not(tmp_path: Path) -> None:
+def test_what_was_put_is_got_and_nothing_else(tmp_path: Path) -> None:
     cache, body = ArtifactCache(tmp_path), bytes(range(256)) * 100
     for failed in OF_THE_COMPILER:
-        assert not cache.put(KEY, failed) and not cache.failure
-        assert cache.get(KEY) is None and entries(tmp_path) == []
+        assert not cache.put(KEY, failed) and not cache.failure and cache.get(KEY) is None and entries(tmp_path) == []
     for result in (ARTIFACT, CompileFailed("a.cu(3): error", "the log\n\0 of it")):
-        assert ArtifactCache(tmp_path).put(KEY, result)
-        assert ArtifactCache(tmp_path).get(KEY) == result
+        assert ArtifactCache(tmp_path).put(KEY, result) and ArtifactCache(tmp_path).get(KEY) == result
     assert cache.write(KEY, body) and ArtifactCache(tmp_path).read(KEY) == body
     assert cache.get(KEY) is None and entries(tmp_path) == [] and cache.read(KEY) is None
-
-
-@given(place=st.integers(0, 10_000), byte=st.integers(0, 255), cut=st.booleans())
-def test_a_damaged_entry_is_a_miss_and_goes(
-    tmp_path_factory: pytest.TempPathFactory, place: int, byte: int, cut: bool
-) -> None:
-    cache = ArtifactCache(tmp_path_factory.mktemp("cache"))
-    cache.put(KEY, ARTIFACT)
-    (path,) = entries(cache.folder)
-    data = bytearray(path.read_bytes())
-    place %= len(data)
-    same = data[place] == byte and not cut
-    data[place] = byte
-    path.write_bytes(data[:place] if cut else data)
-    assert cache.get(KEY) == (ARTIFACT if same else None)
-    assert path.exists() == same
-    assert cache.put(KEY, ARTIFACT) and cache.get(KEY) == ARTIFACT
-
-
-def test_an_entry_under_another_key_is_not_taken_for_it_and_leftovers_of_the_dead_are_removed(tmp_path: Path) -> None:
     cache, (one, other) = ArtifactCache(tmp_path), keys(2)
     cache.put(one, ARTIFACT)
     (path,) = entries(tmp_path)
@@ -221,6 +187,20 @@ def test_an_entry_under_another_key_is_not_taken_for_it_and_leftovers_of_the_dea
     (tmp_path / other[:2]).mkdir(exist_ok=True)
     path.rename(tmp_path / other[:2] / other)
     assert cache.get(other) is None
+
+
+@given(place=st.integers(0, 10_000), byte=st.integers(0, 255), cut=st.booleans())
+def test_a_damaged_entry_is_a_miss_and_goes(tmp_path_factory: Any, place: int, byte: int, cut: bool) -> None:
+    cache = ArtifactCache(tmp_path_factory.mktemp("cache"))
+    cache.put(KEY, ARTIFACT)
+    (path,) = entries(cache.folder)
+    data = bytearray(path.read_bytes())
+    place %= len(data)
+    same = data[place] == byte and not cut
+    data[place] = byte
+    path.write_bytes(data[:place] if cut else data)
+    assert cache.get(KEY) == (ARTIFACT if same else None) and path.exists() == same
+    assert cache.put(KEY, ARTIFACT) and cache.get(KEY) == ARTIFACT
 
 
 def test_the_least_recently_used_go_first_and_the_bound_holds(tmp_path: Path) -> None:
@@ -236,8 +216,7 @@ def test_the_least_recently_used_go_first_and_the_bound_holds(tmp_path: Path) ->
     assert len(entries(tmp_path)) < len(names), "the bound holds without being asked for"
     total = cache.evict()
     assert total <= cache.max_bytes and total == sum(path.stat().st_size for path in entries(tmp_path))
-    assert cache.get(names[0]) == ARTIFACT and cache.get(names[-1]) == ARTIFACT
-    assert cache.get(names[1]) is None
+    assert cache.get(names[0]) == ARTIFACT and cache.get(names[-1]) == ARTIFACT and cache.get(names[1]) is None
 
 
 def work(folder: Path, names: list[str], seed: int) -> None:
@@ -259,8 +238,7 @@ def test_many_processes_share_a_folder(tmp_path: Path) -> None:
     for process in processes:
         process.join(60)
         assert process.exitcode == 0
-    assert not list(tmp_path.glob("*/.*.tmp"))
-    assert ArtifactCache(tmp_path, max_bytes=10 * 11_000).evict() <= 10 * 11_000
+    assert not list(tmp_path.glob("*/.*.tmp")) and ArtifactCache(tmp_path, max_bytes=10 * 11_000).evict() <= 10 * 11_000
 
 
 @contextmanager
@@ -274,7 +252,7 @@ def files_of_at_most(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_what_cannot_be_written_is_a_sentence_and_no_failure(tmp_path: Path) -> None:
+def test_where_it_is_and_what_cannot_be_written_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a full disk, and where the folder cannot be made."""
     cache = ArtifactCache(tmp_path)
     with files_of_at_most(1000):
@@ -284,9 +262,6 @@ def test_what_cannot_be_written_is_a_sentence_and_no_failure(tmp_path: Path) -> 
     (tmp_path / "file").write_text("")
     cache = ArtifactCache(tmp_path / "file" / "cache")
     assert cache.get(KEY) is None and not cache.put(KEY, ARTIFACT) and cache.failure
-
-
-def test_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     mine = open_cache({"TUNESMITH_CACHE": str(tmp_path / "mine"), "TUNESMITH_CACHE_MIB": "3"})
     assert (mine.folder, mine.max_bytes) == (tmp_path / "mine", 3 << 20)
@@ -373,8 +348,6 @@ ACCEPTED = [
     "#pragma OPENCL EXTENSION cl_khr_fp16 : enable",
     'asm("div.rn.f32 %0, %1, %2; // x / y" : "=f"(a) : "f"(b), "f"(c));',
 ]
-
-
 OPENCL_REFUSED = {
     "includes": ["#include <cuda_fp16.h>"],
     "inline assembly": ['__asm__("nop");'],

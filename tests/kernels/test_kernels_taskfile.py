@@ -111,30 +111,15 @@ def test_a_task_in_full(folder: Path) -> None:
     assert (template.name, template.entry, template.backend) == ("template", "scale", "cuda")
     assert template.default_config == {"BLOCK": 64, "VEC": 2}
     assert template.launch.block == ("BLOCK",) and template.constraints[0].expression == "BLOCK * VEC <= 256"
-    assert template.source == KERNEL and task.reference == REFERENCE
-    assert task.sources("cuda").baseline.label == "plain"
+    assert template.source == KERNEL and task.reference == REFERENCE and task.sources("cuda").baseline.label == "plain"
     again = Task.model_validate(json.loads(json.dumps(task.model_dump(mode="json"))))
-    assert again == task and math.isinf(again.arguments[0].fill.special[0].value)
-    assert load_task(str(folder)) == task
-
-
-def test_nan_propagates_and_tolerances_are_of_a_type_unless_the_task_says_otherwise(folder: Path) -> None:
+    assert again == task and math.isinf(again.arguments[0].fill.special[0].value) and load_task(str(folder)) == task
     assert read_task(folder / "task.toml").nan == "propagates"
     edit(folder, "task.toml", "bytes = ", 'nan = "any"\nbytes = ')
     edit(folder, "task.toml", "[tolerance]", "[tolerance]\ny = { rtol = 0.25, atol = 0 }")
     task = read_task(folder / "task.toml")
     assert task.nan == "any"
     assert task.tolerance_of("float32", "y").rtol == 0.25 and task.tolerance_of("float32", "other").rtol == 1e-5
-
-
-def test_a_folder_with_a_task_goes_before_the_library_and_another_does_not(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copytree(folder, folder / "gemm")
-    (folder / "rope").mkdir()
-    (folder / "softmax").write_bytes(b"a program of that name")
-    monkeypatch.chdir(folder)
-    assert [load_task(name).name for name in ("gemm", "rope", "softmax")] == ["scale", "rope", "softmax"]
 
 
 OPPONENT, FILE = 'name = "one"\nlabel = "eager"\n', 'source_file = "kernel.cu"\n'
@@ -209,39 +194,28 @@ def test_one_sentence_for_a_mistake(folder: Path, file: str, old: str, new: str,
     assert file in message or "task.toml" in message, message
 
 
-def test_sources_that_cannot_be_read(folder: Path) -> None:
-    (folder / "kernel.cu").write_text(KERNEL + "//" + "x" * (1 << 20))
-    assert "the source is larger than 1048576 bytes" in complaint(folder / "task.toml")
-    (folder / "kernel.cu").write_bytes(b"\xff\xfe\x00")
-    assert "kernel.cu is not UTF-8 text: save it as UTF-8." in complaint(folder / "task.toml")
-    (folder / "task.toml").write_bytes(b"\xff\xfe\x00")
-    assert "task.toml is not UTF-8 text: save it as UTF-8." in complaint(folder / "task.toml")
-
-
-def test_a_byte_order_mark_is_no_part_of_a_file(folder: Path) -> None:
+def test_a_byte_order_mark_is_no_part_of_a_file_and_numbers_may_be_bare(folder: Path) -> None:
     plain = read_task(folder / "task.toml")
     for file in folder.iterdir():
         file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
     assert read_task(folder / "task.toml") == plain
+    plain, grid = read_task(folder / "task.toml"), '["ceil_div(n, 256)"]'
+    for old, new in (('value = "0.5"', "value = 0.5"), (grid, grid[1:-1]), ("[256]", '["256"]')):
+        edit(folder, "task.toml", old, new)
+        assert read_task(folder / "task.toml") == plain
 
 
-def test_there_is_no_such_task(tmp_path: Path) -> None:
+def test_where_tasks_are_looked_for(tmp_path: Path, folder: Path, monkeypatch: Any) -> None:
     with pytest.raises(TaskError, match=r"^There is no task 'gem': did you mean gemm\?$"):
         load_task("gem")
-    for text in (str(tmp_path), "x" * 5000):
+    for text in (str(tmp_path.parent), "x" * 5000):
         with pytest.raises(TaskError, match=r"^There is no task '.*': give the path"):
             load_task(text)
-
-
-def test_a_configuration_that_a_user_writes_has_values_of_the_template(folder: Path) -> None:
-    [template] = read_task(folder / "task.toml").sources("cuda").templates
-    for text in ('{"VEC": 1}', '{"VEC": 1.0}'):
-        assert repr(parse_config(text, template)) == "{'BLOCK': 64, 'VEC': 1}"
-    for text in ('{"VEC": [4]}', '{"VECS": 4}'):
-        with pytest.raises(
-            TunesmithError, match=r"--config: VECS? = \[?4\]? is not one of template, which takes BLOCK"
-        ):
-            parse_config(text, template)
+    shutil.copytree(folder, folder / "gemm")
+    (folder / "rope").mkdir()
+    (folder / "softmax").write_bytes(b"a program of that name")
+    monkeypatch.chdir(folder)
+    assert [load_task(name).name for name in ("gemm", "rope", "softmax")] == ["scale", "rope", "softmax"]
 
 
 REFERENCES = [
@@ -271,18 +245,17 @@ def test_ids_follow_meaning(folder: Path) -> None:
     assert again == template and again.id == template.id and hash(again) == hash(template)
     assert "id" not in template.model_dump()
     assert config_key({"A": 1, "B": "x"}) == config_key({"B": "x", "A": 1}) != config_key({"A": "1", "B": "x"})
+    [template] = read_task(folder / "task.toml").sources("cuda").templates
+    for text in ('{"VEC": 1}', '{"VEC": 1.0}'):
+        assert repr(parse_config(text, template)) == "{'BLOCK': 64, 'VEC': 1}"
+    for text in ('{"VEC": [4]}', '{"VECS": 4}'):
+        with pytest.raises(
+            TunesmithError, match=r"--config: VECS? = \[?4\]? is not one of template, which takes BLOCK"
+        ):
+            parse_config(text, template)
 
 
-def test_bare_numbers_and_a_single_expression_mean_what_they_say(folder: Path) -> None:
-    plain, grid = read_task(folder / "task.toml"), '["ceil_div(n, 256)"]'
-    for old, new in (('value = "0.5"', "value = 0.5"), (grid, grid[1:-1]), ("[256]", '["256"]')):
-        edit(folder, "task.toml", old, new)
-        assert read_task(folder / "task.toml") == plain
-
-
-def test_other_ways_to_have_a_reference_are_left_to_its_call_which_gets_scalars_as_the_kernel_does(
-    folder: Path,
-) -> None:
+def test_other_references_are_left_to_their_call_and_what_is_no_text_is_refused(folder: Path) -> None:
     edit(folder, "task.toml", '"0.5"', '"0.1"')
     task = read_task(folder / "task.toml")
     [y] = reference_results(task, task.workloads[0], {"x": np.ones(1024)}).values()
@@ -290,12 +263,17 @@ def test_other_ways_to_have_a_reference_are_left_to_its_call_which_gets_scalars_
     for text in ("def scale(x):\n    return {}\n", "scale = lambda **given: {}\n", "from numpy import *\n"):
         (folder / "reference.py").write_text(text)
         assert read_task(folder / "task.toml").reference == text
+    (folder / "kernel.cu").write_text(KERNEL + "//" + "x" * (1 << 20))
+    assert "the source is larger than 1048576 bytes" in complaint(folder / "task.toml")
+    (folder / "kernel.cu").write_bytes(b"\xff\xfe\x00")
+    assert "kernel.cu is not UTF-8 text: save it as UTF-8." in complaint(folder / "task.toml")
+    (folder / "task.toml").write_bytes(b"\xff\xfe\x00")
+    assert "task.toml is not UTF-8 text: save it as UTF-8." in complaint(folder / "task.toml")
 
 
 def test_a_range_of_whole_numbers_has_both_ends() -> None:
     fill = Fill.model_validate({"low": 0, "high": 15})
-    drawn = draw("task", fill, (4000,), "int32", np.random.default_rng(1))
-    assert set(drawn.tolist()) == set(range(16))
+    assert set(draw("task", fill, (4000,), "int32", np.random.default_rng(1)).tolist()) == set(range(16))
     assert fill.described == "uniform, 0 to 15"
     assert Fill.model_validate({"low": 0, "high": 123456789}).described == "uniform, 0 to 123456789"
 
@@ -407,14 +385,7 @@ def task_of(t1: Path, folder: Path) -> Task:
     return read_task(folder / "task.toml")
 
 
-def test_files_may_begin_with_a_byte_order_mark(t1: Path, tmp_path: Path) -> None:
-    plain = task_of(t1, tmp_path / "plain")
-    for file in (t1, t1.parent / "add.cl", t1.parent / "reference.py"):
-        file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
-    assert task_of(t1, tmp_path / "marked") == plain
-
-
-def test_a_problem_becomes_a_task(t1: Path, tmp_path: Path) -> None:
+def test_a_problem_becomes_a_task_and_its_reference_is_to_be_filled_in(t1: Path, tmp_path: Path) -> None:
     task = task_of(t1, tmp_path / "task")
     (template,), baseline = task.sources("opencl").templates, task.sources("opencl").baseline.template
     (workload,) = task.workloads
@@ -424,9 +395,6 @@ def test_a_problem_becomes_a_task(t1: Path, tmp_path: Path) -> None:
     assert geometry(template, {"block_size_x": 16, "work": 3}, workload).grid == (209, 1, 1)
     assert geometry(baseline, {}, workload).grid == (313, 1, 1) and "#define block_size_x 32" in baseline.source
     assert [argument.role for argument in task.arguments] == ["out", "in", "in", "scalar"]
-
-
-def test_without_a_reference_one_is_to_be_filled_in(t1: Path, tmp_path: Path) -> None:
     _, files = read_t1(t1)
     assert "def add(a, b, n):" in files["reference.py"]
     (tmp_path / "draft").mkdir()
@@ -434,6 +402,10 @@ def test_without_a_reference_one_is_to_be_filled_in(t1: Path, tmp_path: Path) ->
         (tmp_path / "draft" / name).write_text(text)
     with pytest.raises(TaskError, match="is still to be filled in: the right results"):
         read_task(tmp_path / "draft" / "task.toml")
+    plain = task_of(t1, tmp_path / "plain")
+    for file in (t1, t1.parent / "add.cl", t1.parent / "reference.py"):
+        file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    assert task_of(t1, tmp_path / "marked") == plain
 
 
 def test_kernel_tuner_accepts_the_problem(t1: Path) -> None:
@@ -461,26 +433,18 @@ def test_what_cannot_be_taken_is_told_in_a_sentence_and_values_that_are_programs
 
 
 NAMES = ("A", "B", "C")
-FUNCTIONS: Mapping[str, Any] = {
-    "min": min,
-    "max": max,
-    "abs": abs,
-    "ceil": math.ceil,
-    "floor": math.floor,
+FUNCTIONS: Mapping[str, Any] = dict(min=min, max=max, abs=abs, ceil=math.ceil, floor=math.floor) | {
     "ceil_div": lambda a, b: -(-a // b),
     "round_up": lambda a, b: -(-a // b) * b,
     "is_pow2": lambda a: a > 0 and a & (a - 1) == 0,
     "sizeof": lambda name: DTYPES[name].size,
 }
-
 LEAVES = ["0", "1", "2", "7", "32", "1000", "0.5", "2.0", "1.25", "True", "False", *NAMES, *NAMES, *NAMES]
 SHAPES = [
     *(f"({{0}} ** {exponent})" for exponent in ("0", "2", "3", "-1", "0.5")),
     *("(T == 'float16')", "(T in ('float32', {0}))", "({0} if T == 'float16' else {1})", "sizeof(T)"),
 ]
 """Besides those of any expression."""
-
-
 points = st.fixed_dictionaries(
     {name: st.integers(-3, 1025) for name in NAMES} | {"T": st.sampled_from(["float16", "float32"])}
 )
@@ -506,16 +470,6 @@ def test_it_means_what_python_means(text: str, point: dict[str, Any]) -> None:
         assert ours == bool(wanted)
     else:
         np.testing.assert_allclose(ours, wanted, rtol=1e-12)
-
-
-def test_wrapped_integers_are_an_error_in_arrays_as_in_scalars() -> None:
-    big = np.array([3, 1 << 40])
-    for text in ("n * n", "n * 8388608", "n + 4611686018427387904", "-n - 4611686018427387904"):
-        with pytest.raises(ExpressionError, match="exceeds"):
-            parse(text).evaluate({"n": 1 << 40})
-        with pytest.raises(ExpressionError, match="exceeds"):
-            parse(text).evaluate({"n": big})
-    assert parse("n * 4194304").evaluate({"n": np.array([1 << 40])}).tolist() == [MAX_INTEGER]
 
 
 HOSTILE = [
@@ -557,6 +511,17 @@ def test_ten_megabytes_are_refused_and_an_unknown_name_is_told_in_full() -> None
         parse("VEC * dd <= 4").require({"VEC", "d"})
     said = "In the expression `VEC * dd <= 4`, column 7: the name 'dd' is not defined; did you mean 'd'?"
     assert str(caught.value) == said
+    assert parse("n // d if d else 0").evaluate({"n": 4, "d": 0}) == 0
+    assert parse("d == 0 or n % d == 0").evaluate({"n": 4, "d": 0}) is True
+    assert parse("d and n // d > 1").evaluate({"n": 4, "d": 0}) is False
+    assert parse("1 < a in (2, 3)").evaluate({"a": 3}) is True and parse("log2(n)").integer({"n": 1024}) == 10
+    big = np.array([3, 1 << 40])
+    for text in ("n * n", "n * 8388608", "n + 4611686018427387904", "-n - 4611686018427387904"):
+        with pytest.raises(ExpressionError, match="exceeds"):
+            parse(text).evaluate({"n": 1 << 40})
+        with pytest.raises(ExpressionError, match="exceeds"):
+            parse(text).evaluate({"n": big})
+    assert parse("n * 4194304").evaluate({"n": np.array([1 << 40])}).tolist() == [MAX_INTEGER]
 
 
 EVALUATION = [
@@ -582,11 +547,3 @@ def test_what_has_no_value(text: str, wanted: str) -> None:
 def test_a_whole_number_is_asked_for(text: str) -> None:
     with pytest.raises(ExpressionError, match=r"must give a (whole )?number, but gives"):
         parse(text).integer({"n": 4})
-
-
-def test_conditions_take_one_side_only() -> None:
-    assert parse("n // d if d else 0").evaluate({"n": 4, "d": 0}) == 0
-    assert parse("d == 0 or n % d == 0").evaluate({"n": 4, "d": 0}) is True
-    assert parse("d and n // d > 1").evaluate({"n": 4, "d": 0}) is False
-    assert parse("1 < a in (2, 3)").evaluate({"a": 3}) is True
-    assert parse("log2(n)").integer({"n": 1024}) == 10

@@ -19,7 +19,7 @@ from tunesmith.kernels.backends import BoundLaunch, Compiler
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.machine_code import global_variables
 from tunesmith.kernels.build.source import specialise
-from tunesmith.kernels.check.compare import deviation, measure_set
+from tunesmith.kernels.check.compare import measure_set
 from tunesmith.kernels.launch.buffers import WorkloadData
 from tunesmith.kernels.measure.opponents import Prepared, prepare_opponent
 from tunesmith.kernels.outcome import CompileFailed
@@ -87,13 +87,15 @@ def static_shared(template: Template, config: Config, workload: Workload) -> int
     return parse(template.static_shared_bytes).integer({**workload.names, **config})
 
 
-def test_these_are_all() -> None:
+def test_these_are_all_and_each_has_an_opponent() -> None:
     assert tuple(library_tasks()) == TASKS and sorted(CASES) == RAW_TASKS
+    # Importing PyTorch takes seconds, so that a plain tuning does without.
+    assert {name for name, _ in OPPONENTS} == set(TASKS) and all(one.on_request for _, one in OPPONENTS)
 
 
 @pytest.mark.parametrize("name", TASKS)
 class TestDescription:
-    def test_it_has_cuda_with_a_plain_baseline_and_templates_that_explain_themselves(self, name: str) -> None:
+    def test_it_has_templates_workloads_and_a_large_space(self, name: str) -> None:
         task = load_task(name)
         assert task.name == name and task.entry == ("gemm" if name == "skinny_gemm" else name)
         assert set(task.backends) <= {"cuda", "opencl"} and "cuda" in task.backends
@@ -105,8 +107,6 @@ class TestDescription:
                 assert template.description
                 assert all(parameter.doc and len(parameter.values) > 1 for parameter in template.parameters)
                 assert all(constraint.because.endswith(".") for constraint in template.constraints)
-
-    def test_workloads_are_for_both_kinds_of_device_and_fit_in_memory(self, name: str) -> None:
         task = load_task(name)
         for kind, tuned, held_out in (("gpu", 6, 6), ("cpu", 2, 2))[: len(task.backends)]:
             assert len(task.workloads_for(kind, held_out=False)) >= tuned
@@ -119,8 +119,6 @@ class TestDescription:
         for workload in task.workloads:
             assert task.bytes_of(workload) < 8 * GIB
             assert task.flops_of(workload) > 0 or name == "transpose"
-
-    def test_the_space_is_large_and_holds_the_default(self, name: str) -> None:
         task = load_task(name)
         for target in ("sm_75", "sm_80", "sm_90"):
             limits = resolve_target(target)
@@ -130,10 +128,8 @@ class TestDescription:
                 space = feasible(template, task.workloads_for("gpu", held_out=False), limits)
                 assert len(space) >= smallest_space(name, template.name, target)
                 assert space.reject(template.default_config) is None
-
-    def test_held_out_shapes_take_what_tuned_ones_take(self, name: str) -> None:
-        task = load_task(name)
-        template, limits = task.sources("cuda").templates[-1], resolve_target("sm_90")
+        # Held-out shapes take what tuned ones take.
+        template = task.sources("cuda").templates[-1]
         tuned = feasible(template, task.workloads_for("gpu", held_out=False), limits)
         types = {w.types["T"] for w in task.workloads_for("gpu", held_out=False)} | {"float16", "bfloat16"}
         held_out = [w for w in task.workloads_for("gpu", held_out=True) if w.types["T"] in types]
@@ -145,19 +141,6 @@ def test_bytes_count_every_array_once_for_each_direction(name: str) -> None:
     task = load_task(name)
     for workload in task.workloads:
         assert task.bytes_of(workload) == bytes_of_arrays(task, workload)
-
-
-def test_the_tolerance_refuses_an_accumulation_in_float16_and_accepts_one_in_float() -> None:
-    rng = np.random.default_rng(0)
-    a = rng.standard_normal((8, 1024)).astype(np.float16)
-    b = (rng.standard_normal((1024, 8)) / 32).astype(np.float16)
-    half = np.zeros((8, 8), np.float16)
-    for i in range(1024):
-        half += a[:, i : i + 1] * b[i : i + 1]
-    single = (a.astype(np.float32) @ b.astype(np.float32)).astype(np.float16)
-    expected, tolerance = a.astype(np.float64) @ b, load_task("gemm").tolerance_of("float16")
-    refused, accepted = (deviation(np, got.astype(np.float64), expected, tolerance).max() for got in (half, single))
-    assert accepted < 1 < refused
 
 
 @functools.cache
@@ -201,7 +184,8 @@ def check_cuda(name: str, target: str, dtype: str, count: int, seed: int) -> Non
 )
 def test_defaults_compile_for_cuda(name: str, target: str) -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
-    for dtype in DTYPES if target == "sm_90" else ("float16",):
+    # With float16 one of the others, by turns; the slow tests have all.
+    for dtype in ("float16", DTYPES[1 + TASKS.index(name) % 2]) if target == "sm_90" else ("float16",):
         check_cuda(name, target, dtype, 0, seed=2)
 
 
@@ -273,14 +257,6 @@ def test_opencl_computes_what_the_reference_says(name: str, dtype: str, count: i
             opencl.check(task, template, config, workloads)
 
 
-def test_gemm_takes_the_tensor_cores_that_a_device_has() -> None:
-    templates = load_task("gemm").sources("cuda").templates
-    portable = ["tensor_cores", "tiles"]
-    wanted = {"sm_75": ["tiles"], "sm_80": portable, "sm_120": portable, "sm_90": ["warpgroups", *portable]}
-    for target, names in wanted.items():
-        assert [one.name for one in templates if one.runs_on(device_names(resolve_target(target)))] == names
-
-
 # Of functions of PyTorch.
 SIZES = {"m": 5, "n": 3, "k": 2, "h": 4, "d": 40, "pairs": 8}
 OPPONENTS = [(name, one) for name in library_tasks() for one in load_task(name).opponents]
@@ -294,17 +270,10 @@ def torch() -> Any:
 def require_right(name: str, opponent: FunctionOpponent, dtype: str, opened: Any) -> None:
     """It computes what the task does."""
     task = load_task(name)
-    sizes = {name: SIZES[name] for name in task.size_names}
-    workload = Workload(name="small", sizes=sizes, types={"T": dtype})
+    workload = Workload(name="small", sizes={name: SIZES[name] for name in task.size_names}, types={"T": dtype})
     data = WorkloadData(opened, task, workload, seed=0, max_bytes=1 << 28)
     found = prepare_opponent(opponent, data, opened.sample_seconds)
     assert isinstance(found, Prepared), found
-
-
-def test_every_task_has_an_opponent() -> None:
-    assert {name for name, _ in OPPONENTS} == set(library_tasks())
-    # Importing PyTorch takes seconds, so that a plain tuning does without.
-    assert all(one.on_request for _, one in OPPONENTS)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -329,7 +298,7 @@ def raw(name: str) -> Task:
 
 
 @pytest.mark.parametrize("name", RAW_TASKS)
-def test_a_raw_kernel_compiles_for_every_choice_of_types_and_has_no_template(name: str, nvrtc: Any) -> None:
+def test_a_raw_kernel_compiles_and_its_reference_computes_what_its_name_says(name: str, nvrtc: Any) -> None:
     task, limits = raw(name), resolve_target("sm_90")
     baseline, templates = task.sources("cuda").baseline, task.sources("cuda").templates
     assert baseline.label == "plain" and templates == ()
@@ -339,6 +308,13 @@ def test_a_raw_kernel_compiles_for_every_choice_of_types_and_has_no_template(nam
         assert artifact.resources.spills == 0 and artifact.globals == ()
         for workload in task.workloads:
             assert compiler_rejection(limits, geometry(baseline.template, {}, workload), artifact.resources) is None
+    (given, expected), task = CASES[name], raw(name)
+    namespace: dict[str, Any] = {}
+    exec(task.reference, namespace)
+    arrays = {key: np.array(value, float) if np.ndim(value) else value for key, value in given.items()}
+    found = namespace[task.reference_name](**arrays)
+    assert found.keys() == expected.keys()
+    assert all(np.allclose(found[key], value, rtol=1e-9, atol=0) for key, value in expected.items()), found
 
 
 BYTES = np.array([[0x88] * 64 + [0x19]])
@@ -414,14 +390,3 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"new_velocities": [[0, 1, 4], [0, 0, -2]], "new_positions": [[0, 0.5, 2], [0, 0, 3]]},
     ),
 }
-
-
-@pytest.mark.parametrize("name", RAW_TASKS)
-def test_a_reference_computes_what_its_name_says(name: str) -> None:
-    (given, expected), task = CASES[name], raw(name)
-    namespace: dict[str, Any] = {}
-    exec(task.reference, namespace)
-    arrays = {key: np.array(value, float) if np.ndim(value) else value for key, value in given.items()}
-    found = namespace[task.reference_name](**arrays)
-    assert found.keys() == expected.keys()
-    assert all(np.allclose(found[key], value, rtol=1e-9, atol=0) for key, value in expected.items()), found

@@ -70,22 +70,42 @@ $L__info_string0:
 """
 
 
-def test_blocks_begin_at_labels_and_behind_branches() -> None:
+def test_blocks_are_marked_and_those_that_no_launch_entered_told() -> None:
     text, blocks = mark_blocks(PTX, "some", "k")
     assert blocks == ((3, 4), (5,), (7,), (7,), (8,), (8,))
-    assert text.count(f"st.global.u32 [{MARKS}+") == 6
-    assert f".global .align 4 .u32 {MARKS}[6];" in text
+    assert text.count(f"st.global.u32 [{MARKS}+") == 6 and f".global .align 4 .u32 {MARKS}[6];" in text
     # Nothing in front of a declaration, and nothing where no jump leads.
     body = text[text.index("{", text.index("maxntid")) :]
     assert body.index(".reg .b32") < body.index("st.global")
     assert f"ret;st.global.u32 [{MARKS}" not in text.replace("\n", "").replace("\t", "")
-
-
-def test_what_is_no_ptx_is_said_to_be_none() -> None:
     without, cut = PTX.replace(".address_size 64", ""), PTX[: PTX.index("ret;")]
     for text in ("", ".version 8.0\n.address_size 64\n", without, cut):
         with pytest.raises(ValueError):
             mark_blocks(text, "some", "k")
+    template = load_task("softmax").sources("cuda").baseline.template
+    blocks = ((3, 4), (4, 5), (7,), (5,))
+    artifact: Any = None
+    key = (("T", "float16"),)
+    coverage = Coverage(Candidate(template, {}, {}), {key: MarkedArtifact(artifact, blocks)})
+    assert coverage.wanted(key) and not coverage.wanted((("T", "float32"),))
+    coverage.add(key, frozenset({0}))
+    coverage.add(key, frozenset({0, 1}))
+    (one,) = coverage.unexecuted()
+    assert (one.count, one.blocks, one.lines) == (2, 4, (7,)) and str(one) == "T=float16: 2 of 4 blocks, line 7"
+    coverage.add(key, frozenset({2, 3}))
+    assert coverage.unexecuted() == () and not coverage.wanted(key)
+    launch: Any = {"grid": ["1"], "block": ["1"]}
+    fields = {"name": "k", "backend": "triton", "entry": "k", "source": "\n" * 9, "launch": launch}
+    artifact: Any = None
+    odd, even = ((("T", "float16"), ("argument n", kind)) for kind in ("i32", "i32:16"))
+    marked = {key: MarkedArtifact(artifact, ((3, 4), (7,))) for key in (odd, even)}
+    coverage = Coverage(Candidate(Template.model_validate(fields), {}, {}), marked)
+    coverage.add(odd, frozenset({0}))
+    coverage.add(even, frozenset({0}))
+    assert coverage.unreached() == [{"T": "float16"}]
+    coverage.add(even, frozenset({1}))
+    (one,) = coverage.unexecuted()
+    assert not coverage.unreached() and (one.types, one.count, one.blocks, one.lines) == ("T=float16", 1, 4, ())
 
 
 @pytest.fixture(scope="module")
@@ -110,8 +130,6 @@ extern "C" __global__ void branches(float* x, int n) {
     x[i] += 1.0f;
 }
 """
-
-
 SEVERAL = """#line 1 "several"
 typedef float (*Step)(float);
 __device__ __noinline__ float up(float x) { return sqrtf(x) + 1; }
@@ -130,9 +148,7 @@ extern "C" __global__ void second(float* x, int n) {
 @pytest.mark.parametrize(
     ("entry", "reached", "not_reached"), [("first", {2, 3, 8}, {4, 5, 10}), ("second", {4, 5, 10}, {2, 8})]
 )
-def test_blocks_that_the_entry_cannot_reach_do_not_count(
-    entry: str, reached: set[int], not_reached: set[int], mark: Callable[[Specialised], MarkedArtifact]
-) -> None:
+def test_blocks_that_the_entry_cannot_reach_do_not_count(entry: str, reached: Any, not_reached: Any, mark: Any) -> None:
     """By the lines of the functions."""
     lines = {line for block in mark(Specialised("cuda", entry, SEVERAL)).blocks for line in block}
     assert reached <= lines and not lines & not_reached, lines
@@ -148,9 +164,7 @@ GUARDED = """extern "C" __global__ void guarded(float* x, int n) {
 
 
 @pytest.mark.parametrize("extra", ["", "if (n == 7) x[5] = expf(x[6]);"])
-def test_lines_that_the_plain_kernel_does_not_enter_either_are_told_apart(
-    extra: str, mark: Callable[[Specialised], MarkedArtifact]
-) -> None:
+def test_lines_that_the_plain_kernel_does_not_enter_either_are_told_apart(extra: str, mark: Any) -> None:
     def coverage(source: str, plain: Coverage | None = None) -> Coverage:
         launch: dict[str, Any] = {"grid": ["1"], "block": ["32"]}
         fields = {"name": "guarded", "backend": "cuda", "entry": "guarded", "source": source, "launch": launch}
@@ -225,38 +239,6 @@ def test_marked_kernels_of_the_library_assemble(name: str, mark: Callable[[Speci
         assert named and all(1 <= line <= template.source.count("\n") + 1 for line in named)
 
 
-def test_what_no_launch_entered_is_told_by_lines() -> None:
-    task = load_task("softmax")
-    template = task.sources("cuda").baseline.template
-    blocks = ((3, 4), (4, 5), (7,), (5,))
-    artifact: Any = None
-    key = (("T", "float16"),)
-    coverage = Coverage(Candidate(template, {}, {}), {key: MarkedArtifact(artifact, blocks)})
-    assert coverage.wanted(key) and not coverage.wanted((("T", "float32"),))
-    coverage.add(key, frozenset({0}))
-    coverage.add(key, frozenset({0, 1}))
-    (one,) = coverage.unexecuted()
-    assert (one.count, one.blocks, one.lines) == (2, 4, (7,))
-    assert str(one) == "T=float16: 2 of 4 blocks, line 7"
-    coverage.add(key, frozenset({2, 3}))
-    assert coverage.unexecuted() == () and not coverage.wanted(key)
-
-
-def test_a_line_that_ran_for_another_class_of_sizes_ran() -> None:
-    launch: Any = {"grid": ["1"], "block": ["1"]}
-    fields = {"name": "k", "backend": "triton", "entry": "k", "source": "\n" * 9, "launch": launch}
-    artifact: Any = None
-    odd, even = ((("T", "float16"), ("argument n", kind)) for kind in ("i32", "i32:16"))
-    marked = {key: MarkedArtifact(artifact, ((3, 4), (7,))) for key in (odd, even)}
-    coverage = Coverage(Candidate(Template.model_validate(fields), {}, {}), marked)
-    coverage.add(odd, frozenset({0}))
-    coverage.add(even, frozenset({0}))
-    assert coverage.unreached() == [{"T": "float16"}]
-    coverage.add(even, frozenset({1}))
-    (one,) = coverage.unexecuted()
-    assert not coverage.unreached() and (one.types, one.count, one.blocks, one.lines) == ("T=float16", 1, 4, ())
-
-
 SORTS = """
 extern "C" __global__ void k(const uint4* x, float2* y, unsigned* count) {
     __shared__ float tile[32];
@@ -269,14 +251,11 @@ extern "C" __global__ void k(const uint4* x, float2* y, unsigned* count) {
 """
 
 
-def test_instructions_are_counted_by_what_they_do(nvrtc: Any) -> None:
+def test_instructions_are_counted_by_kind_width_and_line(nvrtc: Any) -> None:
     once = {"ld.global 16 B", "st.shared 4 B", "ld.shared 4 B", "st.global 8 B", "atom.global 4 B", "bar", "shfl"}
     once |= {"branch", "fma, float", "special function or division, float", "compare or select"}
     found = nvrtc.profile(Specialised("cuda", "k", SORTS)).sorts
     assert {name for name, count in found.items() if count == 1} >= once and found["cvt"] > 1
-
-
-def test_a_compiler_s_own_ptx_shows_the_width_of_accesses(nvrtc: Any) -> None:
     task = load_task("silu_and_mul")
     (template,) = task.sources("cuda").templates
     for vec, width in ((2, 4), (4, 8), (8, 16)):
@@ -285,6 +264,14 @@ def test_a_compiler_s_own_ptx_shows_the_width_of_accesses(nvrtc: Any) -> None:
         assert mix[f"ld.global {width} B"] == 2 and mix[f"st.global {width} B"] == 1
         assert mix["cvt"] >= 2 * vec  # in the assembly of a header
     assert nvrtc.profile(Specialised("cuda", "k", "no C++")) == Profile()
+    from tunesmith.graph.prompts.facts import hot_lines
+
+    profile = nvrtc.profile(Specialised("cuda", "k", f'#line 1 "loops"\n{LOOPS}'))
+    first, instructions, deepest = profile.lines[0]
+    assert (first, deepest) == (6, 2) and instructions > 10
+    assert [depth for line, _, depth in profile.lines if line == 7] == [1]
+    assert all(depth == 0 for line, _, depth in profile.lines if line == 9)
+    assert hot_lines(LOOPS, profile)[0] == f"6: {instructions} in 2 loops: sum += sinf(x[i]) / x[j];"
 
 
 LOOPS = """
@@ -298,19 +285,6 @@ extern "C" __global__ void k(const float* x, float* y, int n) {
     y[threadIdx.x] = sum;
 }
 """
-
-
-def test_lines_are_ranked_by_their_instructions_and_the_loops_around_them(nvrtc: Any) -> None:
-    from tunesmith.graph.prompts.facts import hot_lines
-
-    profile = nvrtc.profile(Specialised("cuda", "k", f'#line 1 "loops"\n{LOOPS}'))
-    first, instructions, deepest = profile.lines[0]
-    assert (first, deepest) == (6, 2) and instructions > 10
-    assert [depth for line, _, depth in profile.lines if line == 7] == [1]
-    assert all(depth == 0 for line, _, depth in profile.lines if line == 9)
-    assert hot_lines(LOOPS, profile)[0] == f"6: {instructions} in 2 loops: sum += sinf(x[i]) / x[j];"
-
-
 CSV = """==PROF== Connected to process 77 (/usr/bin/python3.11)
 ==PROF== Profiling "rope" - 0: 0%....50%....100% - 3 passes
 ==PROF== Disconnected from process 77

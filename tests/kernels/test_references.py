@@ -32,8 +32,6 @@ from tunesmith.kernels.spec.taskfile import read_task
 from tunesmith.kernels.spec.template import LaunchGeometry, Template
 
 SCALE_ADD = Path(__file__).resolve().parents[1] / "data" / "scale_add"
-
-
 OWN = 'reference = "reference.py:scale_add"'
 
 
@@ -66,28 +64,20 @@ class TestTorch:
         assert namespace["scale_add"](x=np.ones(2), y=np.ones(2), a=3.0, n=2)["out"].tolist() == [4.0, 4.0]
 
 
-def test_how_well_results_are_determined_is_seen_where_numbers_cancel(tmp_path: Path, opened: Any) -> None:
+def test_references_say_how_well_results_are_determined_or_are_the_original(tmp_path: Path, opened: Any) -> None:
     """Of 2 * x + y, however close the two are to each other: what a fused multiply-add differs in depends on them."""
     task = scale_add(tmp_path, (SCALE_ADD / "reference.py").read_text())
     data = WorkloadData(opened, task, task.workloads[0], seed=3, max_bytes=1 << 24)
     [x, y] = [opened.array(data.view(place, 0), "float32").astype(np.float64) for place in data.places[:2]]
-    rounding = 2.0**-23 * (abs(2 * x) + abs(y))
-    found = data.slack(0, lenient=True)["out"] / (ROUNDING_FACTOR * rounding)
+    found = data.slack(0, lenient=True)["out"] / (ROUNDING_FACTOR * (2.0**-23 * (abs(2 * x) + abs(y))))
     assert np.mean(found < 0.05) < 1e-3 and found.max() <= 1.5
-
-
-def test_a_task_whose_arrays_are_only_written_has_data(tmp_path: Path, opened: Any) -> None:
     body = "return dict.fromkeys(('x', 'y', 'out'), np.ones(given['n']))"
-    text = f"import numpy as np\n\ndef scale_add(**given):\n    {body}\n"
-    task = scale_add(tmp_path, text)
+    task = scale_add(tmp_path / "written", f"import numpy as np\n\ndef scale_add(**given):\n    {body}\n")
     arguments = tuple(one.model_copy(update={"role": "out"}) if one.role == "in" else one for one in task.arguments)
     task = task.model_copy(update={"arguments": arguments})
     for seed in range(4):
         assert len(WorkloadData(opened, task, task.workloads[0], seed=seed, max_bytes=1 << 24).variants) == 2
-
-
-def test_results_of_the_original_are_expected_and_a_verdict_says_what_it_is_worth(tmp_path: Path, opened: Any) -> None:
-    task = scale_add(tmp_path, "", 'reference = "baseline"')
+    task = scale_add(tmp_path / "original", "", 'reference = "baseline"')
     data = WorkloadData(opened, task, task.workloads[1], seed=3, max_bytes=1 << 24)
     [x, y] = [opened.array(data.view(place, 0), "float32") for place in data.places[:2]]
     assert np.array_equal(data.expected_of(0)["out"], (np.float32(2) * x + y).astype(np.float64))
@@ -99,11 +89,12 @@ def test_results_of_the_original_are_expected_and_a_verdict_says_what_it_is_wort
 
 @pytest.mark.usefixtures("without_sanitizer")
 @pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.slow)])
-def test_the_original_as_reference_end_to_end(
-    tmp_path: Path, device: Any, here: Any, monkeypatch: pytest.MonkeyPatch, every: int
-) -> None:
-    # In the fast suite every eighth of the hundreds of steps: of each kind of contents some.
-    monkeypatch.setattr(judge, "plan", lambda *given, **named: plan(*given, **named)[::every])
+def test_the_original_as_the_reference(tmp_path: Path, device: Any, here: Any, monkeypatch: Any, every: int) -> None:
+    def some(*given: Any, **named: Any) -> list[Step]:
+        """In the fast suite every eighth of the hundreds of made-up steps: of each kind of contents some."""
+        return [one for at, one in enumerate(plan(*given, **named)) if not one.derived or at % every == 0]
+
+    monkeypatch.setattr(judge, "plan", some)
     scale_add(tmp_path, "", 'reference = "baseline"')
     done = here("check", tmp_path / "task", "--source", tmp_path / "task" / "baseline.cl", "--backend", "opencl")
     assert done.returncode == 0, done.stderr
@@ -234,7 +225,7 @@ def compared(task: Task, device: Any, **options: Any) -> WorkloadComparison:
     return Bench(task, device.limits, device.index).compare(request)
 
 
-def test_they_are_timed_beside_the_kernels(tmp_path: Path, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_they_are_timed_where_their_framework_is(tmp_path: Path, device: Any, monkeypatch: Any) -> None:
     times = OpenclDevice.times
 
     def steady(device: OpenclDevice, sequences: Sequence[Any]) -> list[float]:
@@ -255,6 +246,8 @@ def test_they_are_timed_beside_the_kernels(tmp_path: Path, device: Any, monkeypa
     assert raises.why == "it raises RuntimeError: no"
     # The outputs are poisoned before the call that is looked at.
     assert "it computes something else: out[0]" in unwritten.why
+    [one] = compared(task(tmp_path / "cupy", "right", framework="cupy"), device).opponents
+    assert one.why == "functions of cupy do not run on this device; functions of numpy, torch do"
 
 
 def test_one_that_works_in_place_is_judged_after_one_call(tmp_path: Path, device: Any) -> None:
@@ -294,18 +287,12 @@ def test_kernels_are_checked_and_timed_as_candidates(tmp_path: Path, device: Any
     rivals = [KernelRival("none", "production", CompileFailed("error: no", "error: no"))]
     rivals += [KernelRival(one.name, one.label, compiled_candidate(made, device, one.template)) for one in kernels]
     found = compared(made, device, opponents=rivals, energy_seconds=0.1)
-    assert len(found.results) == 1 and isinstance(found.results[0], Comparison)
-    assert len(found.energies) == 2
+    assert len(found.results) == 1 and isinstance(found.results[0], Comparison) and len(found.energies) == 2
     none, right, wrong = found.opponents
     assert "error: no" in none.why and none.comparison is None
     assert right.why == "" and right.comparison is not None and len(right.against) == 1
     assert right.label == "production" and right.against[0] is not None
     assert "out[" in wrong.why and wrong.comparison is None
-
-
-def test_a_framework_of_another_device_is_named(tmp_path: Path, device: Any) -> None:
-    [one] = compared(task(tmp_path, "right", framework="cupy"), device).opponents
-    assert one.why == "functions of cupy do not run on this device; functions of numpy, torch do"
 
 
 def task_on_gpu(tmp_path: Path, framework: str) -> Task:

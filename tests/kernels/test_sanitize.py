@@ -59,7 +59,7 @@ def pretend(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
 
 
-def test_it_is_run_on_the_device_in_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_run_on_the_device_for_all_or_for_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With each tool, on the smallest workloads first."""
     pretend(tmp_path, monkeypatch, f'cp "$job" {tmp_path}/ran.${{1#--tool=}}; : > "$done"')
     assert sanitize([(SUSPECT, PLAIN_KERNEL, STEPS[:3])], TASK, LIMITS, 3) == [""]
@@ -68,6 +68,12 @@ def test_it_is_run_on_the_device_in_question(tmp_path: Path, monkeypatch: pytest
     assert index == 3 and set(ran) == set(SANITIZER_TOOLS)
     sizes = [task.bytes_of(step.workload) for _, step in jobs]
     assert len(sizes) == 3 and sizes == sorted(sizes)
+    # A job of two launches is that of both, and the smaller one is guilty.
+    name = STEPS[0].workload.name
+    guilty = f'grep -q "{name}" "$job" && grep -q suspect "$job"'
+    pretend(tmp_path, monkeypatch, f'{guilty} && echo "========= Oh" && exit {ERROR_EXIT_CODE}; : > "$done"')
+    monkeypatch.setattr("tunesmith.kernels.check.sanitizer.pickle.dumps", lambda job: repr(job[0]).encode())
+    assert [one != "" for one in sanitize(SUSPECTS, TASK, LIMITS, 0)] == [True, False]
 
 
 FOUND = f'grep -q suspect "$job" && echo \'========= Oh\' && exit {ERROR_EXIT_CODE}; : > "$done"'
@@ -91,9 +97,7 @@ BROKEN = 'echo "no such tool" && exit 1; : > "$done"'
         ("initcheck", BROKEN, "compute-sanitizer: initcheck could not be run: no such tool"),
     ],
 )
-def test_the_result_of_each_tool_is_told(
-    tool: str, script: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_tool_s_result_is_told(tool: str, script: str, expected: str, tmp_path: Path, monkeypatch: Any) -> None:
     pretend(tmp_path, monkeypatch, f"[ $1 = --tool={tool} ] && {script}")
     (found,) = sanitize([(SUSPECT, PLAIN_KERNEL, STEPS[:3])], TASK, LIMITS, 0)
     assert isinstance(found, WrongResult) == (script in (FOUND, DIFFERENT))
@@ -102,25 +106,13 @@ def test_the_result_of_each_tool_is_told(
 
 
 @pytest.mark.parametrize("tool", ["racecheck", "memcheck"])
-def test_a_race_between_threads_whose_barriers_the_tool_does_not_follow_decides_nothing(
-    tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_races_across_barriers_not_followed_decide_nothing(tool: str, tmp_path: Path, monkeypatch: Any) -> None:
     pretend(tmp_path, monkeypatch, f'[ $1 = --tool={tool} ] && {FOUND}; : > "$done"')
     monkeypatch.setattr("tunesmith.kernels.check.sanitizer.pickle.dumps", lambda job: repr(job[0]).encode())
     hides = Candidate(TASK.sources("cuda").baseline.template, {"suspect": 1}, HIDDEN)
     (found,) = sanitize([(hides, PLAIN_KERNEL, STEPS[:3])], TASK, LIMITS, 0)
     assert isinstance(found, WrongResult) == (tool == "memcheck")
     assert tool == "memcheck" or "as it does not follow bulk copies and mbarriers" in str(found)
-
-
-def test_where_something_is_found_each_goes_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A job of two launches is that of both, and the smaller one is guilty.
-    name = STEPS[0].workload.name
-    guilty = f'grep -q "{name}" "$job" && grep -q suspect "$job"'
-    script = f'{guilty} && echo "========= Oh" && exit {ERROR_EXIT_CODE}; : > "$done"'
-    pretend(tmp_path, monkeypatch, script)
-    monkeypatch.setattr("tunesmith.kernels.check.sanitizer.pickle.dumps", lambda job: repr(job[0]).encode())
-    assert [one != "" for one in sanitize(SUSPECTS, TASK, LIMITS, 0)] == [True, False]
 
 
 def test_once_a_tool_has_found_an_error_no_other_runs_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,13 +156,17 @@ INDEX = "\nIndex (8) exceeds static array size (4)\n\tKernel: k\n\tAt line 1 (co
 FATAL = "\nOCLGRIND FATAL ERROR (./src/plugins/Uninitialized.cpp:1805)\nUnsupported instruction: freeze\n"
 
 
-def test_reports_are_clauses_with_lines_and_work_items() -> None:
+def test_reports_are_clauses_and_a_missing_oclgrind_is_said(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     kind = "Read-write data race at local memory"
     clause = f"{kind}: work-item (1,0,0), line 69 and work-item (0,0,0), line 68"
     assert parse_reports(INDEX + 2 * RACE.format(first=STORE)) == {kind: clause}
     assert parse_reports(RACE.format(first=SWAP)) == parse_reports("") == {}
     with pytest.raises(ValueError, match="FATAL ERROR"):
         parse_reports(FATAL)
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    plain = Candidate(TASK.sources("opencl").baseline.template, {}, {})
+    (found,) = sanitize([(plain, plain, STEPS[:1])], TASK, device.limits, device.index)
+    assert str(found).startswith("oclgrind was not run: it is not installed here")
 
 
 ROW = """kernel void softmax(global const float* input, global float* out, int n, int d) {
@@ -204,18 +200,10 @@ BARRIER = "    barrier(CLK_LOCAL_MEM_FENCE);\n"
 )
 def test_oclgrind_names_races_and_what_nobody_wrote(device: Any, old: str, new: str, expected: str) -> None:
     """What is only a wrong result is for other checks."""
-    template = TASK.sources("opencl").baseline.template
-    wrong = template.model_copy(update={"source": ROW.replace(old, new, 1)})
+    wrong = TASK.sources("opencl").baseline.template.model_copy(update={"source": ROW.replace(old, new, 1)})
     types = {**TASK.workloads[0].types, "T": "float32"}
     small = TASK.workloads[0].model_copy(update={"sizes": {"n": 2, "d": 70}, "types": types})
     steps = [Step(small, Contents("normal"), derived=True)]
     (found,) = sanitize([(Candidate(wrong, {}, {}), PLAIN_KERNEL, steps)], TASK, device.limits, device.index)
     assert isinstance(found, WrongResult) == bool(expected), found
     assert not expected or expected in str(found)
-
-
-def test_a_verdict_says_where_oclgrind_is_missing(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
-    plain = Candidate(TASK.sources("opencl").baseline.template, {}, {})
-    (found,) = sanitize([(plain, plain, STEPS[:1])], TASK, device.limits, device.index)
-    assert str(found).startswith("oclgrind was not run: it is not installed here")

@@ -33,7 +33,7 @@ def table(path: Path) -> Table:
     return read_cache(path)
 
 
-def test_the_report_has_the_published_form(path: Path) -> None:
+def test_the_report_has_the_published_form_and_nonsense_is_refused(path: Path, tmp_path: Path) -> None:
     data = json.loads(json.dumps(simulate([path, path], "random", budgets=(50, 25), seeds=5)))
     assert set(data) == {"tables", "geomean", "mean_log_ratio"} and set(data["geomean"]) == {"25", "50"}
     entry = data["tables"][0]
@@ -44,36 +44,23 @@ def test_the_report_has_the_published_form(path: Path) -> None:
         assert 1.0 <= row["p10"] <= row["median"] <= row["p90"]
     assert data["geomean"]["50"] == pytest.approx(entry["results"][1]["median"])
     assert data["geomean"]["50"] <= data["geomean"]["25"]
-
-
-def test_every_point_counts_once_and_failures_count(table: Table) -> None:
-    run = replay(table, "exhaustive", 0, 5000)
-    assert len(run.best) == run.asks == 12**3 and run.best[-1] == 1.0
-    assert np.all(np.diff(run.best[np.isfinite(run.best)]) <= 0)
-
-
-def test_workers_overlap_in_time_and_results_come_in_the_order_of_their_cost(table: Table) -> None:
-    alone, many = (replay(table, "random", 0, 60, workers) for workers in (1, 6))
-    assert np.all(np.diff(many.clock) >= 0) and len(many.best) == 60
-    assert alone.clock[-1] / 8 < many.clock[-1] < alone.clock[-1] / 4
-
-
-def test_the_model_beats_chance(path: Path) -> None:
-    model, chance = (simulate([path], name, (50,), seeds=3)["geomean"]["50"] for name in ("default", "random"))
-    assert model < 1.03 < chance
-
-
-def test_nothing_found_yet_is_null(tmp_path: Path) -> None:
+    for wrong in ({"seeds": 0}, {"workers": 0}, {"budgets": ()}, {"budgets": (0,)}):
+        with pytest.raises(TunesmithError):
+            simulate([path], "random", **{"budgets": (5,), "seeds": 1, **wrong})
     path = tmp_path / "mostly_failing.json"
     failed = [ConfigResult({"X": x}, None, "launch_failed") for x in range(49)]
     listed = [Parameter(name="X", values=tuple(range(50)))]
     write_cache(path, listed, [*failed, ConfigResult({"X": 49}, 1.0)], device="GPU", kernel="k")
     data = simulate([path], "exhaustive", (10, 50), seeds=1)
-    assert [row["median"] for row in data["tables"][0]["results"]] == [None, 1.0]
-    assert data["geomean"]["10"] is None
+    assert [row["median"] for row in data["tables"][0]["results"]] == [None, 1.0] and data["geomean"]["10"] is None
 
 
-def test_nonsense_is_refused(path: Path) -> None:
-    for wrong in ({"seeds": 0}, {"workers": 0}, {"budgets": ()}, {"budgets": (0,)}):
-        with pytest.raises(TunesmithError):
-            simulate([path], "random", **{"budgets": (5,), "seeds": 1, **wrong})
+def test_points_and_failures_count_once_and_workers_overlap(table: Table, path: Path) -> None:
+    run = replay(table, "exhaustive", 0, 5000)
+    assert len(run.best) == run.asks == 12**3 and run.best[-1] == 1.0
+    assert np.all(np.diff(run.best[np.isfinite(run.best)]) <= 0)
+    alone, many = (replay(table, "random", 0, 60, workers) for workers in (1, 6))
+    assert np.all(np.diff(many.clock) >= 0) and len(many.best) == 60
+    assert alone.clock[-1] / 8 < many.clock[-1] < alone.clock[-1] / 4
+    model, chance = (simulate([path], name, (50,), seeds=3)["geomean"]["50"] for name in ("default", "random"))
+    assert model < 1.03 < chance

@@ -5,6 +5,7 @@ cheap."""
 import itertools
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,15 +28,7 @@ from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.check import plan as planning
 from tunesmith.kernels.check import verify as verifying
 from tunesmith.kernels.check.compare import Deviation
-from tunesmith.kernels.check.plan import (
-    Shapes,
-    Step,
-    drawn_steps,
-    extents,
-    plan,
-    reaching_steps,
-    small_workload,
-)
+from tunesmith.kernels.check.plan import Shapes, Step, drawn_steps, extents, plan, reaching_steps, small_workload
 from tunesmith.kernels.check.source_sizes import source_integers
 from tunesmith.kernels.check.verify import Passed, Skipped, allowed_errors, growth, infeasible_on, less_accurate
 from tunesmith.kernels.launch.buffers import ROUNDING_FACTOR, rounding_factor
@@ -61,7 +54,7 @@ GPU = resolve_target("h200")
 CPU = replace(GPU, kind="cpu", backend="opencl")
 
 
-@pytest.mark.parametrize("limits", [GPU, CPU], ids=["gpu", "cpu"])
+@pytest.mark.parametrize("limits", [CPU, pytest.param(GPU, marks=pytest.mark.slow)], ids=["cpu", "gpu"])
 def test_the_plan_has_all_workloads_kinds_of_contents_and_two_seeds(limits: DeviceLimits) -> None:
     task = load_task("merge_attn_states")
     steps = plan(task, limits, seed=3)
@@ -74,7 +67,7 @@ def test_the_plan_has_all_workloads_kinds_of_contents_and_two_seeds(limits: Devi
     assert len({one.workload.name for one in small if not one.derived}) == 1
 
 
-def test_the_first_steps_of_a_look_at_what_did_not_run_are_of_all_sizes() -> None:
+def test_drawn_steps_are_of_all_sizes_contents_types_and_scalars() -> None:
     task = load_task("silu_and_mul")
     workload, types = task.workloads[0], [{"T": "float16"}, {"T": "float32"}]
     steps = reaching_steps(task, GPU, workload, types, seed=0)
@@ -90,6 +83,37 @@ def test_the_first_steps_of_a_look_at_what_did_not_run_are_of_all_sizes() -> Non
     assert max(task.bytes_of(one) for one in near) <= 2 * planning.MAX_NEIGHBOUR_BYTES["gpu"]
     # Large arrays whose rows no vector divides, too.
     assert any(one.sizes["d"] % 2 and one.sizes["n"] > 1000 for one in near)
+    # Each array has contents of its own beside plain ones.
+    task, steps = drawn("fused_add_rmsnorm", GPU, 3)
+    arrays, kinds = ("input", "residual", "weight"), set(kinds_of(task))
+    of = [{name: one.contents.kind_of(name) for name in arrays} for one in steps]
+    assert all({one[name] for one in of} == kinds for name in arrays)
+    alone = [one for one in of if sum(kind not in PLAIN for kind in one.values()) == 1]
+    assert len(alone) > len(of) / 4 and len([one for one in of if len(set(one.values())) == 1]) > len(of) / 8
+    assert {kind for one in alone for kind in one.values()} == kinds
+    together = {(kind, step.workload.types["T"]) for step in steps for kind in step.contents.kinds}
+    assert len(together) > 0.95 * len(kinds) * len(task.types["T"])
+    # In one order, or other steps would be chosen in another process, where a set has another.
+    pairs = [pair for one in steps for pair in one.pairs if kinds.issuperset(pair)]
+    assert pairs and all(first < second for first, second in pairs)
+    task = load_task(str(TASKS / "candidates" / "tasks" / "row_sum"))
+    assert kinds_of(task) == WHOLE
+    assert {one.contents.kind for one in plan(task, GPU, seed=0) if one.derived} == set(WHOLE)
+    # All declared combinations of types are drawn, and the scalars that a task lists.
+    task = load_task("fused_add_rmsnorm")
+    changes = {"weight": {"dtype": "W"}, "eps": {"values": ("1e-3", "d / 1000")}}
+    arguments = tuple(one.model_copy(update=changes.get(one.name, {})) for one in task.arguments)
+    workloads = tuple(one.model_copy(update={"types": {**one.types, "W": "float32"}}) for one in task.workloads)
+    types = {**task.types, "W": ("float16", "float32")}
+    task = task.model_copy(update={"arguments": arguments, "types": types, "workloads": workloads})
+    steps = drawn_steps(Shapes(task, GPU, workloads[0], 0))
+    assert {tuple(one.workload.types.values()) for one in steps} == set(itertools.product(*types.values()))
+    found = [(value, step.workload.sizes["d"]) for step in steps for _, value in step.contents.scalars]
+    assert found and all(value in (1e-3, size / 1000) for value, size in found)
+    values = [{value for step in drawn("fused_add_rmsnorm", GPU, seed)[1] for _, value in step.contents.scalars}
+              for seed in range(12)]  # fmt: skip
+    assert all(len(one) == len(planning.SCALARS) and {-1e-6, 0.0} < one for one in values)
+    assert min(value for one in values for value in one if value > 0) < 1e-9 and len(set.union(*values)) > 30
 
 
 def drawn(name: str, limits: DeviceLimits, seed: int) -> tuple[Task, list[Step]]:
@@ -98,7 +122,7 @@ def drawn(name: str, limits: DeviceLimits, seed: int) -> tuple[Task, list[Step]]
 
 
 @pytest.mark.parametrize(
-    ("name", "limits"), [("fused_add_rmsnorm", CPU), ("fused_add_rmsnorm", GPU), ("gemm", GPU), ("rope", CPU)]
+    ("name", "limits"), [("fused_add_rmsnorm", GPU), ("rope", CPU), pytest.param("gemm", GPU, marks=pytest.mark.slow)]
 )
 def test_what_is_drawn_can_be_repeated_and_not_foreseen(name: str, limits: DeviceLimits) -> None:
     task, steps = drawn(name, limits, 1)
@@ -124,39 +148,6 @@ def test_each_power_of_two_that_divides_a_size_meets_each_of_its_magnitudes(name
         _, steps = drawn(name, CPU, seed)
         found = {(math.gcd(one.workload.sizes[size], 256), one.workload.sizes[size].bit_length()) for one in steps}
         assert found >= {(1 << power, bits) for bits in range(1, 14) for power in range(min(bits, 9))}
-
-
-def test_each_array_has_contents_of_its_own_beside_plain_ones() -> None:
-    task, steps = drawn("fused_add_rmsnorm", GPU, 3)
-    arrays, kinds = ("input", "residual", "weight"), set(kinds_of(task))
-    of = [{name: one.contents.kind_of(name) for name in arrays} for one in steps]
-    assert all({one[name] for one in of} == kinds for name in arrays)
-    alone = [one for one in of if sum(kind not in PLAIN for kind in one.values()) == 1]
-    alike = [one for one in of if len(set(one.values())) == 1]
-    assert len(alone) > len(of) / 4 and len(alike) > len(of) / 8
-    assert {kind for one in alone for kind in one.values()} == kinds
-    together = {(kind, step.workload.types["T"]) for step in steps for kind in step.contents.kinds}
-    assert len(together) > 0.95 * len(kinds) * len(task.types["T"])
-    # In one order, or other steps would be chosen in another process, where a set has another.
-    pairs = [pair for one in steps for pair in one.pairs if kinds.issuperset(pair)]
-    assert pairs and all(first < second for first, second in pairs)
-
-
-def test_all_declared_combinations_of_types_are_drawn_and_scalars_a_task_lists() -> None:
-    task = load_task("fused_add_rmsnorm")
-    changes = {"weight": {"dtype": "W"}, "eps": {"values": ("1e-3", "d / 1000")}}
-    arguments = tuple(one.model_copy(update=changes.get(one.name, {})) for one in task.arguments)
-    workloads = tuple(one.model_copy(update={"types": {**one.types, "W": "float32"}}) for one in task.workloads)
-    types = {**task.types, "W": ("float16", "float32")}
-    task = task.model_copy(update={"arguments": arguments, "types": types, "workloads": workloads})
-    steps = drawn_steps(Shapes(task, GPU, workloads[0], 0))
-    assert {tuple(one.workload.types.values()) for one in steps} == set(itertools.product(*types.values()))
-    found = [(value, step.workload.sizes["d"]) for step in steps for _, value in step.contents.scalars]
-    assert found and all(value in (1e-3, size / 1000) for value, size in found)
-    values = [{value for step in drawn("fused_add_rmsnorm", GPU, seed)[1] for _, value in step.contents.scalars}
-              for seed in range(12)]  # fmt: skip
-    assert all(len(one) == len(planning.SCALARS) and {-1e-6, 0.0} < one for one in values)
-    assert min(value for one in values for value in one if value > 0) < 1e-9 and len(set.union(*values)) > 30
 
 
 def test_a_launch_of_nothing_is_no_traceback_but_a_reason() -> None:
@@ -201,46 +192,6 @@ def test_a_source_of_any_depth_is_read_and_parameters_are_macros_of_what_it_spea
     assert numbers[0] == 448 and set(numbers) >= {64, 7}
 
 
-def test_made_up_workloads_are_judged_beside_the_baseline() -> None:
-    task = load_task("softmax")
-    for times, is_derived, error, allowed in (
-        (1, False, 0.95, 1.0),
-        (1, True, 0.95, 1.9),
-        (5, True, 0.95, 5.0),
-        (100, True, 0.95, 20.0),
-        (100, True, 0.01, 20.0),
-    ):
-        sizes = {"n": 1, "d": times * max(one.sizes["d"] for one in task.workloads)}
-        step = Step(task.workloads[0].model_copy(update={"sizes": sizes}), Contents(), is_derived)
-        (found,) = allowed_errors(task, step, ({"out": Deviation(error, 0.1)},), growth(task, step.workload))
-        assert found == {"out": pytest.approx(allowed)}, "sums longer than the task's own lose more"
-        assert Passed("3x7 (drawn), task", {}, {}, True, is_derived).own != is_derived
-
-
-def test_equal_terms_one_after_the_other_may_round_the_same_way_and_infinities_be_lost_beside_extreme_contents() -> (
-    None
-):
-    task = load_task("softmax")
-    workload = task.workloads[0].model_copy(update={"sizes": {"n": 1, "d": 5000}, "types": {"T": "float32"}})
-    found = [
-        allowed_errors(task, Step(workload, Contents(kind), True), ({"out": Deviation(0.1, 0.1)},), 1.0)[0]["out"]
-        for kind in ("prefix", "uniform")
-    ]
-    rtol = task.tolerance_of("float32").rtol
-    assert found == [pytest.approx(max(4.0, 5000 * 2.0**-24 / rtol)), 1.0]
-    arrays = (("a", "infinities"), ("b", "outliers"))
-    lost = [Contents(arrays=one).may_lose_infinities for one in (arrays, arrays[:1], arrays[1:])]
-    assert lost == [True, False, False]
-
-
-def test_a_long_sum_may_lose_more_where_tensor_cores_multiply_its_terms() -> None:
-    workload = load_task("softmax").workloads[0].model_copy(update={"sizes": {"n": 1, "d": 16384}})
-    short = workload.model_copy(update={"sizes": {"n": 1, "d": 64}})
-    assert rounding_factor(["float32", "float16"], workload, "gpu") == 512
-    for dtype, one, kind in (("float32", workload, "gpu"), ("float16", short, "gpu"), ("bfloat16", workload, "cpu")):
-        assert rounding_factor([dtype], one, kind) == ROUNDING_FACTOR
-
-
 def rng() -> np.random.Generator:
     return np.random.default_rng(0)
 
@@ -252,8 +203,7 @@ def test_each_kind_of_contents_can_be_drawn_in_each_type(kind: str, dtype: str) 
         draw(kind, Fill(scale=2.0), (37, 41), dtype, rng()).astype(np.float64),
         DTYPES[dtype].finite,
     )
-    assert values.shape == (37 * 41,)
-    assert np.isnan(values).any() == (kind == "nans") and np.isnan(values).mean() < 0.02
+    assert values.shape == (37 * 41,) and np.isnan(values).any() == (kind == "nans") and np.isnan(values).mean() < 0.02
     # An 8-bit float has no infinities; large numbers are infinite in a small one, or saturate.
     infinite = kind in ("infinities", "masked") and dtype != "float8_e4m3"
     assert np.isinf(values).any() == infinite or (kind in ("large", "outliers", "columns") and DTYPES[dtype].size <= 2)
@@ -270,9 +220,7 @@ def test_doubles_and_integers_have_all_their_bits() -> None:
     assert draw("task", Fill(kind="normal", scale=1e30), (1000,), "int64", rng()).max() > 1 << 62
     first, second = (set(draw("constant", Fill(), (5,), "float32", rng(), variant)) for variant in (0, 1))
     assert first != second
-
-
-def test_what_is_repeated_has_no_period_and_edge_values_share_most_elements_equally() -> None:
+    # What is repeated has no period.
     long = spread(np, np.arange(1000), 10_500, rng())
     assert long.size == 10_500 and (np.bincount(long[:10_000]) == 10).all()
     for length in (1000, 999, 500, 2000):
@@ -290,8 +238,7 @@ def test_what_is_repeated_has_no_period_and_edge_values_share_most_elements_equa
 def test_integers_keep_to_what_is_declared(kind: str, dtype: str) -> None:
     high = 1 if dtype == "bool" else 100
     values = draw(kind, Fill(kind="uniform", mean=high / 2, scale=high / 2), (1000,), dtype, rng())
-    assert values.dtype == DTYPES[dtype].storage and values.size == 1000
-    assert values.min() >= 0 and values.max() <= high
+    assert values.dtype == DTYPES[dtype].storage and values.size == 1000 and values.min() >= 0 and values.max() <= high
     if kind == "zeros":
         assert not values.any()
     elif kind != "constant":
@@ -320,13 +267,7 @@ def test_integers_of_which_nothing_is_declared_are_of_all_sizes_that_float64_has
     assert set(drawn("zeros")) == {0} and len(set(drawn("constant"))) == 1
 
 
-def test_a_task_of_integers_has_kinds_of_contents() -> None:
-    task = load_task(str(TASKS / "candidates" / "tasks" / "row_sum"))
-    assert kinds_of(task) == WHOLE
-    assert {one.contents.kind for one in plan(task, GPU, seed=0) if one.derived} == set(WHOLE)
-
-
-def test_less_accurate_is_judged_by_the_baseline_above_a_share_that_grows_with_sums() -> None:
+def test_accuracy_is_judged_by_the_baseline_and_what_sums_may_lose() -> None:
     task, many = load_task("fused_add_rmsnorm"), verifying.ACCURACY_ELEMENTS
     longest = max(one.sizes["d"] for one in task.workloads)
     assert growth(task, task.workloads[0]) == 1
@@ -344,6 +285,34 @@ def test_less_accurate_is_judged_by_the_baseline_above_a_share_that_grows_with_s
         found, standard = {"out": Deviation(0.9, rms)}, {"out": Deviation(0.4, baseline)}
         worse = less_accurate(found, standard, {"out": elements}, grown * verifying.ACCURACY_FREE)
         assert (worse is None) == accepted, (rms, baseline)
+    task = load_task("softmax")
+    for times, is_derived, error, allowed in (
+        (1, False, 0.95, 1.0),
+        (1, True, 0.95, 1.9),
+        (5, True, 0.95, 5.0),
+        (100, True, 0.95, 20.0),
+        (100, True, 0.01, 20.0),
+    ):
+        sizes = {"n": 1, "d": times * max(one.sizes["d"] for one in task.workloads)}
+        step = Step(task.workloads[0].model_copy(update={"sizes": sizes}), Contents(), is_derived)
+        (found,) = allowed_errors(task, step, ({"out": Deviation(error, 0.1)},), growth(task, step.workload))
+        assert found == {"out": pytest.approx(allowed)}, "sums longer than the task's own lose more"
+        assert Passed("3x7 (drawn), task", {}, {}, True, is_derived).own != is_derived
+    task = load_task("softmax")
+    workload = task.workloads[0].model_copy(update={"sizes": {"n": 1, "d": 5000}, "types": {"T": "float32"}})
+    found = [
+        allowed_errors(task, Step(workload, Contents(kind), True), ({"out": Deviation(0.1, 0.1)},), 1.0)[0]["out"]
+        for kind in ("prefix", "uniform")
+    ]
+    assert found == [pytest.approx(max(4.0, 5000 * 2.0**-24 / task.tolerance_of("float32").rtol)), 1.0]
+    arrays = (("a", "infinities"), ("b", "outliers"))
+    lost = [Contents(arrays=one).may_lose_infinities for one in (arrays, arrays[:1], arrays[1:])]
+    assert lost == [True, False, False]
+    workload = load_task("softmax").workloads[0].model_copy(update={"sizes": {"n": 1, "d": 16384}})
+    short = workload.model_copy(update={"sizes": {"n": 1, "d": 64}})
+    assert rounding_factor(["float32", "float16"], workload, "gpu") == 512
+    for dtype, one, kind in (("float32", workload, "gpu"), ("float16", short, "gpu"), ("bfloat16", workload, "cpu")):
+        assert rounding_factor([dtype], one, kind) == ROUNDING_FACTOR
 
 
 @pytest.mark.parametrize("dtype", [one.name for one in DTYPES.values() if one.is_float])
@@ -400,7 +369,8 @@ SOURCES = (
 )
 TYPES = (("float32",), ("float16", "float32"), ("int32", "uint8"))
 TASKS = Path(__file__).resolve().parent.parent
-PATHS = [*LIBRARY.glob("*/task.toml"), *TASKS.glob("raw/*/task.toml"), *TASKS.glob("candidates/tasks/*/task.toml")]
+FOLDERS = (LIBRARY, TASKS / "raw", TASKS / "candidates" / "tasks")
+PATHS = {f"{folder.name}/{path.parent.name}": path for folder in FOLDERS for path in folder.glob("*/task.toml")}
 
 
 def made(name: str, variant: int, folder: Path) -> Task:
@@ -454,28 +424,27 @@ def require_bounds(task: Task, limits: DeviceLimits, source: str) -> int:
     return len(steps)
 
 
-@pytest.mark.parametrize("limits", [GPU, CPU], ids=["gpu", "cpu"])
-@pytest.mark.parametrize("path", sorted(PATHS), ids=lambda path: path.parent.name)
-def test_steps_for_each_template_of_a_task_keep_to_the_bounds(path: Path, limits: DeviceLimits) -> None:
-    task = read_task(path)
+def by_turns(names: Sequence[str]) -> list[Any]:
+    """Each name on one kind of device, by turns; with the slow tests on both."""
+    return [
+        pytest.param(name, limits, id=f"{name} {limits.kind}", marks=[] if at % 2 == place else pytest.mark.slow)
+        for at, name in enumerate(names)
+        for place, limits in enumerate((GPU, CPU))
+    ]
+
+
+@pytest.mark.parametrize(("name", "limits"), by_turns(sorted(PATHS)))
+def test_steps_for_each_template_of_a_task_keep_to_the_bounds(name: str, limits: DeviceLimits) -> None:
+    task = read_task(PATHS[name])
     if limits.backend in task.backends and any(limits.kind in one.devices for one in task.workloads):
         sources = task.sources(limits.backend)
         source = "\n".join(one.source for one in (sources.baseline.template, *sources.templates))
         assert require_bounds(task, limits, source) > 100
 
 
-# Each file on one kind of device, by turns; with the slow tests on both.
-CASES = [
-    pytest.param(name, at % 3, limits, id=f"{name} {limits.kind}", marks=[] if at % 2 == place else pytest.mark.slow)
-    for at, name in enumerate(FILES)
-    for place, limits in enumerate((GPU, CPU))
-]
-
-
-@pytest.mark.parametrize(("name", "variant", "limits"), CASES)
-def test_steps_for_any_task_file_keep_to_the_bounds(
-    name: str, variant: int, limits: DeviceLimits, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("name", "limits"), by_turns(list(FILES)))
+def test_steps_for_any_task_file_keep_to_the_bounds(name: str, limits: DeviceLimits, tmp_path: Path) -> None:
+    variant = list(FILES).index(name) % 3
     task = made(name, variant, tmp_path)
     assert set(task.workloads[0].sizes) - extents(task, task.workloads) == FILES[name][-1]
     assert require_bounds(task, limits, SOURCES[variant])
@@ -523,13 +492,6 @@ def test_every_kind_of_contents_and_every_change_keeps_to_the_fill(name: str) ->
     )
 
 
-def test_offsets_come_with_empty_rows_equal_rows_and_one_that_has_all() -> None:
-    found = {kind: draw_variants(np, SPMV, SPMV.workloads[1], Contents(kind), 1)[0] for kind in KINDS}
-    steps = {kind: np.diff(arrays["starts"]) for kind, arrays in found.items()}
-    assert set(steps["constant"]) == {9} and steps["heavy_tails"].max() == steps["zeros"][-1] == 900
-    assert steps["sorted"][0] < 2 and steps["sorted"][-1] > 15 and len(set(steps["task"])) > 9
-
-
 @settings(max_examples=200, database=None)
 @given(
     st.dictionaries(st.sampled_from(["kind", "low", "high", "mean"]), st.sampled_from([*ORDERS, 0, -2.5, "n", None]))
@@ -556,6 +518,20 @@ def test_made_up_sizes_keep_to_fills_and_cost_no_more_than_the_task_s_own() -> N
     smaller = strict.workloads[0].model_copy(update={"sizes": {"V": 5, "n": 3, "d": 2}, "name": "5x3x2 (made smaller)"})
     with pytest.raises(TaskError, match=r"\(made smaller\) \(sizes that Tunesmith chose.*AssertionError"):
         examine_reference(strict, smaller, 0, twice=False)
+    # Offsets come with empty rows, equal rows and one that has all.
+    found = {kind: draw_variants(np, SPMV, SPMV.workloads[1], Contents(kind), 1)[0] for kind in KINDS}
+    steps = {kind: np.diff(arrays["starts"]) for kind, arrays in found.items()}
+    assert set(steps["constant"]) == {9} and steps["heavy_tails"].max() == steps["zeros"][-1] == 900
+    assert steps["sorted"][0] < 2 and steps["sorted"][-1] > 15 and len(set(steps["task"])) > 9
+    offset = {"dtype": "int32", "value": "-3 if n == 100 else 0", "values": [-1, 7]}
+    alpha = {"dtype": "float32", "value": "-0.5 * n / 100", "values": [0, "1 / 4"]}
+    scalars = [Argument(name=f"s{at}", role="scalar", **one) for at, one in enumerate((offset, alpha))]
+    other = Workload(name="other", sizes={"V": 9, "n": 50, "d": 4}, types={})
+    every = (*GATHER.arguments, *scalars)
+    task = GATHER.model_copy(update={"arguments": every, "workloads": (*GATHER.workloads, other)})
+    assert [[task.scalar_of(one, at) for one in scalars] for at in task.workloads] == [[-3, -0.5], [0, -0.25]]
+    changed = {pair for step in plan(task, CPU, 0) for pair in step.contents.scalars}
+    assert changed == {("s0", -1), ("s0", 7), ("s1", 0.0), ("s1", 0.25)}
 
 
 @pytest.mark.usefixtures("without_sanitizer")
@@ -571,15 +547,3 @@ def test_a_kernel_is_checked_on_made_up_shapes_of_which_none_is_left_out(task: T
     assert [one.verdict for one in found] == ["accepted", "rejected"], found
     skipped = [step for one in found for step in one.steps if isinstance(step, Skipped) and step.reason == "reference"]
     assert all("deadline" in step.why for step in skipped), skipped
-
-
-def test_scalars_may_be_zero_negative_or_fractional_and_differ_by_workload() -> None:
-    offset = {"dtype": "int32", "value": "-3 if n == 100 else 0", "values": [-1, 7]}
-    alpha = {"dtype": "float32", "value": "-0.5 * n / 100", "values": [0, "1 / 4"]}
-    scalars = [Argument(name=f"s{at}", role="scalar", **one) for at, one in enumerate((offset, alpha))]
-    other = Workload(name="other", sizes={"V": 9, "n": 50, "d": 4}, types={})
-    every = (*GATHER.arguments, *scalars)
-    task = GATHER.model_copy(update={"arguments": every, "workloads": (*GATHER.workloads, other)})
-    assert [[task.scalar_of(one, at) for one in scalars] for at in task.workloads] == [[-3, -0.5], [0, -0.25]]
-    changed = {pair for step in plan(task, CPU, 0) for pair in step.contents.scalars}
-    assert changed == {("s0", -1), ("s0", 7), ("s1", 0.0), ("s1", 0.25)}

@@ -93,6 +93,10 @@ def test_nothing_of_the_file_is_lost_or_repeated(batch: Any, air: Path) -> None:
     assert kinds(run.ask(*CALLS)) == ["ok"] * 3 and requests(air) == []
     asked = [event["id"] for event in run.events("model_asked")]
     assert sorted(asked) == sorted(ids), "each was asked once, however often the run was resumed"
+    (air / "answers.jsonl").unlink()
+    write_answer(air, call(text="old").request_id)
+    with pytest.raises(Waiting):
+        batch().ask(call(text="new"))
 
 
 def test_runs_that_share_a_folder_may_write_at_the_same_time(air: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,13 +117,6 @@ def test_runs_that_share_a_folder_may_write_at_the_same_time(air: Path, monkeypa
         list(threads.map(write, ("one", "two", "three")))
     written = {f"{name}-{number}" for name in ("one", "two", "three") for number in range(8)}
     assert {line["custom_id"] for line in requests(air)} == written
-
-
-def test_an_answer_to_another_prompt_is_none_to_this(batch: Any, air: Path) -> None:
-    air.mkdir()
-    write_answer(air, call(text="old").request_id)
-    with pytest.raises(Waiting):
-        batch().ask(call(text="new"))
 
 
 def test_an_answer_that_cannot_be_used_is_said_with_the_reason(batch: Any, air: Path, waiting: str) -> None:
@@ -215,9 +212,7 @@ class Free(BaseModel):
 
 
 @pytest.mark.parametrize("schema", [PlanAnswer, TemplateAnswer, Free, Defaulted])
-def test_a_schema_is_sent_strictly_where_strict_mode_takes_it(
-    open_run: Callable[..., Opened], tmp_path: Path, schema: type[BaseModel]
-) -> None:
+def test_a_schema_is_sent_strictly_where_strict_mode_takes_it(open_run: Any, tmp_path: Path, schema: Any) -> None:
     def asked(method: Method) -> Any:
         folder = tmp_path / method
         with pytest.raises(Waiting):
@@ -236,7 +231,7 @@ def test_a_schema_is_sent_strictly_where_strict_mode_takes_it(
     assert json.dumps(whole["properties"]) in told["messages"][0]["content"], "the model must be told the schema"
 
 
-def test_the_object_is_found() -> None:
+def test_the_object_is_found_or_what_is_wrong_is_said() -> None:
     called = {"function": {"name": "Move", "arguments": '{"name": "a", "factor": 2}'}}
     for answer in (
         completion('{"name": "a", "factor": 2}'),
@@ -251,9 +246,6 @@ def test_the_object_is_found() -> None:
     body = json.loads('{"choices": [{"message": {"content": "{\\"name\\": \\"\\ud800\\", \\"factor\\": 1}"}}]}')
     assert isinstance(read_answer(body, Move), Move)
     Completion.model_validate(body).text.encode("utf-8")
-
-
-def test_what_is_wrong_is_said() -> None:
     for text, why in (
         (None, "empty"),
         ("no", "not a JSON object"),

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_openai import Behaviour, FakeOpenAI
@@ -36,9 +37,7 @@ def program(tmp_path: Path) -> Callable[[str], str]:
     return made
 
 
-def test_a_program_answers_in_an_empty_folder_and_sees_no_key(
-    open_run: Callable[..., Opened], program: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_program_in_an_empty_folder_has_no_key(open_run: Any, program: Any, monkeypatch: Any, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     run = open_run(model=program(PROGRAM))
     value = run.reply().value
@@ -47,6 +46,11 @@ def test_a_program_answers_in_an_empty_folder_and_sees_no_key(
     assert account.calls == 1 and account.where.startswith("command:") and account.prompt_tokens > 0
     # It is in the journal, and not asked for again.
     assert open_run(model=program("raise SystemExit(3)")).reply().value == value
+    monkeypatch.delenv("OPENAI_API_KEY")
+    said = destination(make_settings(task="scale_add", model=f"command:{sys.executable}"))
+    assert (
+        said is not None and said.endswith(f"are given to command:{sys.executable}") and KEY not in os.environ.values()
+    )
 
 
 @pytest.mark.parametrize(
@@ -61,17 +65,13 @@ def test_a_program_answers_in_an_empty_folder_and_sees_no_key(
         ("print('I would rather not.')", "unstructured", "does not fit the schema"),
     ],
 )
-def test_a_program_that_gives_no_answer(
-    open_run: Callable[..., Opened], program: Callable[[str], str], text: str, kind: str, said: str
-) -> None:
+def test_a_program_that_gives_no_answer(open_run: Any, program: Any, text: str, kind: str, said: str) -> None:
     begun = time.monotonic()
     failed = open_run(model=program(text), model_timeout=1).failure()
     assert failed.kind == kind and said in failed.detail and time.monotonic() - begun < 60
 
 
-def test_children_of_a_program_end_with_it(
-    open_run: Callable[..., Opened], program: Callable[[str], str], tmp_path: Path
-) -> None:
+def test_children_of_a_program_end_with_it(open_run: Any, program: Callable[[str], str], tmp_path: Path) -> None:
     late = tmp_path / "late"
     child = f"import time, pathlib; time.sleep(2); pathlib.Path({str(late)!r}).touch()"
     text = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {child!r}]); time.sleep(100)"
@@ -80,9 +80,7 @@ def test_children_of_a_program_end_with_it(
     assert not late.exists()
 
 
-def test_a_program_may_play_one_role_and_a_server_the_others(
-    live: Callable[..., Opened], server: FakeOpenAI, program: Callable[[str], str]
-) -> None:
+def test_a_program_may_play_one_role_and_a_server_the_others(live: Any, server: FakeOpenAI, program: Any) -> None:
     run = live(model_for={"template": program(PROGRAM)})
     assert kinds(run.ask(call("a"), call("b", role="template"))) == ["ok", "ok"]
     assert len(server.requests) == 1
@@ -91,21 +89,11 @@ def test_a_program_may_play_one_role_and_a_server_the_others(
 
 
 @pytest.mark.parametrize("model", ["command:", "command:no-such-agent --print", "command:'open", "command:./agent.sh"])
-def test_a_program_that_is_not_there_is_a_mistake(
-    open_run: Callable[..., Opened], model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_program_that_is_not_there_is_a_mistake(open_run: Any, model: str, tmp_path: Path, monkeypatch: Any) -> None:
     (tmp_path / "agent.sh").touch(mode=0o755)  # which the empty folder does not have
     monkeypatch.chdir(tmp_path)
     with pytest.raises(TunesmithError, match="--model: "):
         open_run(model=model)
-
-
-def test_a_program_needs_no_key_and_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OPENAI_API_KEY")
-    said = destination(make_settings(task="scale_add", model=f"command:{sys.executable}"))
-    assert (
-        said is not None and said.endswith(f"are given to command:{sys.executable}") and KEY not in os.environ.values()
-    )
 
 
 @pytest.mark.parametrize("method", ["json_schema", "function_calling", "json_mode"])

@@ -115,9 +115,7 @@ def test_another_measurement_gets_the_same_answer_and_a_note_unless_it_must_be_e
         replay(replay_exact=True).ask(call("moves", "The baseline takes 12.9 us.\nWhat next?"))
 
 
-def test_failures_are_replayed_without_caps_or_waits_and_cost_what_the_recorded_model_costs(
-    live: Any, open_run: Any, server: FakeOpenAI, tmp_path: Path
-) -> None:
+def test_failures_are_replayed_without_caps_or_waits(live: Any, open_run: Any, server: Any, tmp_path: Path) -> None:
     prices = tmp_path / "prices.toml"
     prices.write_text("[models]\ntester = { input = 10, output = 20 }\n")
     server.next(status(503), status(503))

@@ -23,17 +23,6 @@ from tunesmith.graph.roles.planner import calls_left
 Live = Callable[..., Opened]
 
 
-def test_what_is_sent_is_what_is_recorded(live: Live, server: FakeOpenAI) -> None:
-    run = live(model_option={"temperature": 0.2, "reasoning_effort": "low"})
-    run.reply()
-    recorded = json.loads((run.folder / "transcripts" / "requests.jsonl").read_text())
-    assert recorded["url"] == "/v1/chat/completions" == server.requests[0].path
-    body = server.requests[0].body
-    assert body == recorded["body"] and (body["temperature"], body["reasoning_effort"]) == (0.2, "low")
-    assert body["max_tokens"] == 16384 and "max_completion_tokens" not in body
-    assert body["messages"][-1] == {"role": "user", "content": "What next?"}
-
-
 def test_calls_go_out_together_and_come_back_in_order(live: Live, server: FakeOpenAI) -> None:
     def by_prompt(seen: Any) -> Any:
         number = int(seen.body["messages"][-1]["content"])
@@ -44,6 +33,16 @@ def test_calls_go_out_together_and_come_back_in_order(live: Live, server: FakeOp
     answers = run.ask(*(call(f"moves-{number}", str(number)) for number in range(6)))
     assert [answer.value.name for answer in answers if isinstance(answer, Reply)] == [f"move-{n}" for n in range(6)]
     assert server.most_at_once == 3
+    # What is sent is what is recorded.
+    server.answers = {"Move": {"name": "unroll", "factor": 4}}
+    run = live(folder="recorded", model_option={"temperature": 0.2, "reasoning_effort": "low"})
+    run.reply()
+    recorded, seen = json.loads((run.folder / "transcripts" / "requests.jsonl").read_text()), server.requests[-1]
+    assert recorded["url"] == "/v1/chat/completions" == seen.path
+    body = seen.body
+    assert body == recorded["body"] and (body["temperature"], body["reasoning_effort"]) == (0.2, "low")
+    assert body["max_tokens"] == 16384 and "max_completion_tokens" not in body
+    assert body["messages"][-1] == {"role": "user", "content": "What next?"}
 
 
 def test_a_wrong_key_ends_it_at_once(live: Live, server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,13 +74,7 @@ def test_a_wrong_key_ends_it_at_once(live: Live, server: FakeOpenAI, monkeypatch
     ],
 )
 def test_failures_are_typed_and_bounded(
-    live: Live,
-    server: FakeOpenAI,
-    monkeypatch: pytest.MonkeyPatch,
-    behaviour: Behaviour,
-    kind: str,
-    requests: int,
-    said: str,
+    live: Live, server: Any, monkeypatch: Any, behaviour: Any, kind: str, requests: int, said: str
 ) -> None:
     monkeypatch.setattr("tunesmith.graph.models.chat.GRACE_SECONDS", 0.2)
     server.next(*[behaviour] * 20)
@@ -99,9 +92,7 @@ def test_failures_are_typed_and_bounded(
     ("behaviour", "said", "calls"),
     [(status(429, "slow down", headers={"Retry-After": "60"}), "slow down", 0), (HANG, "No answer had come", 1)],
 )
-def test_nothing_is_waited_for_beyond_the_time_limit(
-    live: Live, server: FakeOpenAI, behaviour: Behaviour, said: str, calls: int
-) -> None:
+def test_nothing_is_waited_for_beyond_the_limit(live: Live, server: Any, behaviour: Any, said: str, calls: int) -> None:
     server.next(behaviour)
     run = live(time_limit=1.5)
     started = time.monotonic()
@@ -128,14 +119,11 @@ def test_nobody_is_there_and_a_key_in_an_answer_is_hidden(open_run: Live, live: 
     assert run.account.calls == 0, "nobody worked on them"
     server.answers = {"Move": {"name": f"echo {KEY}", "factor": 1}}
     run = live()
-    assert run.reply().value == Move(name="echo [key]", factor=1)
-    assert KEY not in run.everything()
+    assert run.reply().value == Move(name="echo [key]", factor=1) and KEY not in run.everything()
 
 
 @pytest.mark.parametrize("text", ['{"name": "unroll", "factor": 400}', ""])
-def test_a_wrong_answer_is_shown_to_the_model_once_and_two_are_enough(
-    live: Live, server: FakeOpenAI, text: str
-) -> None:
+def test_a_wrong_answer_is_shown_to_the_model_once_and_two_suffice(live: Live, server: FakeOpenAI, text: str) -> None:
     server.next(answer(text))
     run = live()
     reply = run.reply()
@@ -170,9 +158,7 @@ def test_a_server_that_does_not_take_the_method(live: Live, server: FakeOpenAI) 
         assert len(server.requests) == requests
 
 
-def test_tracing_by_the_environment_sends_nothing_elsewhere(
-    live: Live, server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tracing_by_the_environment_sends_nothing_elsewhere(live: Live, server: FakeOpenAI, monkeypatch: Any) -> None:
     from langchain_core.tracers.langchain import wait_for_all_tracers
     from langsmith.utils import get_env_var
 
@@ -202,7 +188,7 @@ def prices(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_calls(live: Live, server: FakeOpenAI) -> None:
+def test_calls(live: Live, server: FakeOpenAI, prices: str) -> None:
     """A second try counts, after a wrong answer, and after none."""
     run = live(max_calls=3)
     assert sorted(kinds(run.ask(*(call(f"m{n}") for n in range(5))))) == ["capped"] * 2 + ["ok"] * 3
@@ -212,6 +198,18 @@ def test_calls(live: Live, server: FakeOpenAI) -> None:
     for count, behaviour in enumerate((answer("prose"), CLOSED), 4):
         server.next(behaviour)
         assert live(max_calls=count).failure(call(f"again-{count}")).kind == "capped" and len(server.requests) == count
+    run = live(folder="accounts", model_for={"template": "other"}, prices=prices)
+    server.answers = lambda seen: {"name": "x", "factor": 1}
+    run.ask(call("a"), call("b", "other text"), call("c", role="template"))
+    found = run.account
+    assert found["calls"] == 3 and found["cost"] is None, "a sum with an unknown part is unknown"
+    plan, template = found["rows"]
+    assert (plan["role"], plan["model"], plan["calls"]) == ("plan", "tester", 2) and plan["cost"] > 0
+    assert (template["role"], template["model"], template["cost"]) == ("template", "other", None)
+    assert found["where"] == server.base_url.split("/")[2] and found["transport"] == "live"
+    assert plan["prompt_tokens"] == sum(
+        event["usage"]["prompt_tokens"] for event in run.events("model_call") if event["role"] == "plan"
+    )
 
 
 def left(run: Opened) -> int | None:
@@ -241,17 +239,15 @@ def test_a_plan_by_rules_counts_what_is_under_way(open_run: Live, tmp_path: Path
         assert left(run()) == 3
 
 
-def test_tokens(live: Live, server: FakeOpenAI) -> None:
+def test_tokens_and_money(live: Live, server: FakeOpenAI, prices: str) -> None:
     run = live(max_tokens=3000, answer_tokens=800)
     answers = run.ask(*(call(f"m{n}", "x" * 400) for n in range(30)))
     assert kinds(answers)[0] == "ok" and kinds(answers)[-1] == "capped"
     spent = run.account
     assert spent["prompt_tokens"] + spent["completion_tokens"] <= 3000
     assert spent["calls"] == len(server.requests) > 3, "the estimate gives way to what was used"
-
-
-def test_money(live: Live, server: FakeOpenAI, prices: str) -> None:
-    run = live(max_cost=0.02, answer_tokens=1000, prices=prices, model_concurrency=8)
+    server.most_at_once = 0
+    run = live(folder="money", max_cost=0.02, answer_tokens=1000, prices=prices, model_concurrency=8)
     answers = run.ask(*(call(f"m{n}", "x" * 4000) for n in range(12)))
     assert 1 <= kinds(answers).count("ok") < 12 and set(kinds(answers)) == {"ok", "capped"}
     spent = run.account
@@ -272,21 +268,6 @@ def test_a_server_that_tells_not_all_of_the_usage(live: Live, server: FakeOpenAI
     assert run.account.unaccounted == 1
     for part in ("prompt_tokens", "completion_tokens"):
         assert run.account[part] == 7 if part == told else run.account[part] >= len(text) // 4
-
-
-def test_the_account_by_role_and_model(live: Live, server: FakeOpenAI, prices: str) -> None:
-    run = live(model_for={"template": "other"}, prices=prices)
-    server.answers = lambda seen: {"name": "x", "factor": 1}
-    run.ask(call("a"), call("b", "other text"), call("c", role="template"))
-    found = run.account
-    assert found["calls"] == 3 and found["cost"] is None, "a sum with an unknown part is unknown"
-    plan, template = found["rows"]
-    assert (plan["role"], plan["model"], plan["calls"]) == ("plan", "tester", 2) and plan["cost"] > 0
-    assert (template["role"], template["model"], template["cost"]) == ("template", "other", None)
-    assert found["where"] == server.base_url.split("/")[2] and found["transport"] == "live"
-    assert plan["prompt_tokens"] == sum(
-        event["usage"]["prompt_tokens"] for event in run.events("model_call") if event["role"] == "plan"
-    )
 
 
 def test_ended_after_any_entry(open_run: Live, server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,13 +72,10 @@ def test_from_the_command_line_to_the_report(here: Any, server: FakeOpenAI, tmp_
     assert KEY not in out + err
 
 
-def test_a_cap_ends_the_calls_and_not_the_run_and_a_silent_server_does_not_outlast_the_time_limit(
-    server: FakeOpenAI, tmp_path: Path
-) -> None:
+def test_a_cap_ends_the_calls_and_a_silent_server_does_not_outlast_the_limit(server: Any, tmp_path: Path) -> None:
     live: dict[str, Any] = {**OPTIONS, "model": "tester", "base_url": server.base_url}
     result = tune(RAW, run_dir=tmp_path / "capped", max_calls=4, **live)
-    assert result.valid and len(server.requests) == 4
-    assert result.summary["models"]["failures"].keys() == {"capped"}
+    assert result.valid and len(server.requests) == 4 and result.summary["models"]["failures"].keys() == {"capped"}
     server.next(*[HANG] * 9)
     started = time.monotonic()
     result = tune(LIBRARY, run_dir=tmp_path / "silent", time_limit=4.0, **live)

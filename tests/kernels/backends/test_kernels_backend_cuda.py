@@ -64,6 +64,10 @@ class TestNvrtcCompiler(CompilerContract):
         artifact = compiled(compiler, "cuda", HUNGRY, "hungry")
         assert artifact.arch == "sm_90" and artifact.code.startswith(b"\x7fELF")
         assert re.fullmatch(r"nvrtc \d+\.\d+", compiler.version)
+        free = compiled(compiler, "cuda", HUNGRY, "hungry").resources
+        capped = compiled(compiler, "cuda", HUNGRY, "hungry", max_registers=40).resources
+        assert (free.registers or 0) > 100 and (free.spills, free.local) == (0, 0)
+        assert (capped.registers or 99) <= 40 and (capped.spills or 0) > 0 and (capped.local or 0) > 0
 
     @pytest.mark.parametrize(
         "statement",
@@ -75,13 +79,7 @@ class TestNvrtcCompiler(CompilerContract):
         failed = compiler.compile(Specialised("cuda", "k", source))
         assert isinstance(failed, CompileFailed) and "Parsing error near '.inc" in failed.log
 
-    def test_a_cap_on_registers_holds_and_spills(self, compiler: Compiler) -> None:
-        free = compiled(compiler, "cuda", HUNGRY, "hungry").resources
-        capped = compiled(compiler, "cuda", HUNGRY, "hungry", max_registers=40).resources
-        assert (free.registers or 0) > 100 and (free.spills, free.local) == (0, 0)
-        assert (capped.registers or 99) <= 40 and (capped.spills or 0) > 0 and (capped.local or 0) > 0
-
-    def test_the_headers_of_cuda_are_found(self, compiler: Compiler) -> None:
+    def test_headers_are_found_or_named_and_errors_of_the_assembler_told(self, compiler: Compiler) -> None:
         for name in ("cuda_fp16.h", "cuda_bf16.h", "cooperative_groups.h", "mma.h"):
             # Behind a line of its own a header is not precompiled, which for one use takes longer than it saves.
             text = f'#define USED 1\n#include <{name}>\nextern "C" __global__ void k(int* p) {{ *p = USED; }}'
@@ -89,14 +87,10 @@ class TestNvrtcCompiler(CompilerContract):
             if isinstance(answer, CompileFailed):
                 # Some need the C++ library's headers, which are a package of their own.
                 assert name != "cuda_fp16.h" and name != "cuda_bf16.h", answer.first_error
-
-    def test_whose_headers_are_missing_is_said(self, compiler: Compiler) -> None:
         text = '#include <cub/block/nowhere.cuh>\nextern "C" __global__ void k() {}'
         answer = compiler.compile(Specialised("cuda", "k", text))
         assert isinstance(answer, CompileFailed)
         assert "cub/block/nowhere.cuh" in answer.first_error and "nvidia-cuda-cccl" in answer.first_error
-
-    def test_errors_of_the_assembler_are_told(self, compiler: Compiler) -> None:
         text = (
             'extern "C" __global__ void big(int* a) { __shared__ int x[20000]; x[threadIdx.x] = a[0];'
             " __syncthreads(); a[1] = x[threadIdx.x ^ 1]; }"
@@ -119,11 +113,7 @@ class TestNvrtcCompiler(CompilerContract):
     ],
 )
 def test_headers_are_looked_for_in_as_few_packages_as_have_them(
-    packages: dict[str, tuple[str, ...]] | None,
-    asked: list[str],
-    sentence: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    packages: Any, asked: Any, sentence: str, tmp_path: Path, monkeypatch: Any
 ) -> None:
     """Where each package is, `cuda.pathfinder` knows. packages: folders inside of each that is installed; None where
     nobody answers."""
@@ -147,9 +137,26 @@ def test_headers_are_looked_for_in_as_few_packages_as_have_them(
     assert seen[: len(asked)] == asked and (sentence or seen == asked)
 
 
-def test_an_architecture_the_compiler_does_not_know() -> None:
+def test_unknown_architectures_own_kernels_and_the_log_of_several() -> None:
     with pytest.raises(CompilerUnavailable, match=r"NVRTC [\d.]+ does not compile for sm_50, only for .*sm_90"):
         NvrtcCompiler("sm_50")
+    pytest.importorskip("cuda.bindings.nvjitlink")
+    assert isinstance(assemble(_OWN.decode().rstrip("\0"), "sm_90"), bytes)
+    log = """ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'first' for 'sm_90'
+ptxas info    : Function properties for helper
+ptxas         .     96 bytes stack frame, 8 bytes spill stores, 8 bytes spill loads
+ptxas info    : Function properties for first
+ptxas         .     16 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads
+ptxas info    : Used 24 registers, used 0 barriers
+ptxas info    : Compiling entry function 'first_of_two' for 'sm_90'
+ptxas info    : Function properties for first_of_two
+ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 10 registers, used 1 barriers, 8000 bytes smem
+"""
+    assert parse_resources(log, "first") == Resources(registers=24, shared=0, local=16, spills=16)
+    assert parse_resources(log, "first_of_two") == Resources(registers=10, shared=8000, local=0, spills=0)
+    assert parse_resources(log, "second") == Resources()
 
 
 OWN = 'extern "C" __global__ void k(int* p) { asm volatile("setmaxnreg.inc.sync.aligned.u32 232;"); *p = 1; }'
@@ -177,13 +184,7 @@ SPOKEN_OF = 'extern "C" __global__ void k(int* p) { /* unlike wgmma.mma_async */
     ],
 )
 def test_only_code_that_needs_it_is_compiled_for_one_architecture_alone(arch: str, source: str, target: str) -> None:
-    assert _target(arch, source) == target
-    assert compiled(NvrtcCompiler(arch), "cuda", source, "k").arch == arch
-
-
-def test_the_devices_own_kernels_can_be_assembled() -> None:
-    pytest.importorskip("cuda.bindings.nvjitlink")
-    assert isinstance(assemble(_OWN.decode().rstrip("\0"), "sm_90"), bytes)
+    assert _target(arch, source) == target and compiled(NvrtcCompiler(arch), "cuda", source, "k").arch == arch
 
 
 ENDS = {"cuMemRelease": "cuMemCreate", "cuMemAddressFree": "cuMemAddressReserve", "cuMemUnmap": "cuMemMap"}
@@ -220,36 +221,15 @@ def test_a_mapping_that_fails_gives_everything_back(fails: str, monkeypatch: pyt
 
 @pytest.mark.parametrize("reserved", [7 << 21, (1 << 32) - (64 << 20), (5 << 32) + (3 << 21)])
 @pytest.mark.parametrize(("nbytes", "at"), [(4096, 1024), (5 << 20, 16), (5 << 20, (5 << 20) - 16), (6 << 30, 1 << 21)])
-def test_a_mapping_lies_across_a_multiple_of_four_gibibytes(
-    nbytes: int, at: int, reserved: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mapping_lies_across_a_multiple_of_4_gib(nbytes: int, at: int, reserved: int, monkeypatch: Any) -> None:
     calls = pretended(monkeypatch, reserved)
     mapping = _Mapping(nbytes, 0, at)
     first, [room] = mapping.start + mapping.offset, [given for name, given in calls if name == "cuMemAddressReserve"]
     assert (first + at) % (1 << 32) == 0 and mapping.start % GRAIN == mapping.size % GRAIN == 0
     assert mapping.start <= first and first + nbytes <= mapping.start + mapping.size < first + nbytes + 2 * GRAIN
-    assert reserved + BEYOND_EDGE <= mapping.start
-    assert mapping.start + mapping.size + BEYOND_EDGE <= reserved + room
+    assert reserved + BEYOND_EDGE <= mapping.start and mapping.start + mapping.size + BEYOND_EDGE <= reserved + room
     del mapping
     gc.collect()
-
-
-def test_resources_are_read_from_the_log_of_several_kernels() -> None:
-    log = """ptxas info    : 0 bytes gmem
-ptxas info    : Compiling entry function 'first' for 'sm_90'
-ptxas info    : Function properties for helper
-ptxas         .     96 bytes stack frame, 8 bytes spill stores, 8 bytes spill loads
-ptxas info    : Function properties for first
-ptxas         .     16 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads
-ptxas info    : Used 24 registers, used 0 barriers
-ptxas info    : Compiling entry function 'first_of_two' for 'sm_90'
-ptxas info    : Function properties for first_of_two
-ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
-ptxas info    : Used 10 registers, used 1 barriers, 8000 bytes smem
-"""
-    assert parse_resources(log, "first") == Resources(registers=24, shared=0, local=16, spills=16)
-    assert parse_resources(log, "first_of_two") == Resources(registers=10, shared=8000, local=0, spills=0)
-    assert parse_resources(log, "second") == Resources()
 
 
 @pytest.fixture(scope="module")
@@ -273,11 +253,7 @@ class TestCudaDevice(DeviceContract):
     def compiler(self, compiler_for_here: Compiler) -> Compiler:
         return compiler_for_here
 
-    def test_its_uuid_is_that_of_the_probe(self, opened: Device) -> None:
-        """Also where one of its bytes is zero; by it telemetry finds the GPU and tunings lock it."""
-        assert opened.uuid.removeprefix("GPU-") in {str(one.uuid)[4:] for one in probe_cuda().devices}
-
-    def test_static_and_dynamic_shared_memory_add_up(self, compiler: Compiler, opened: Device) -> None:
+    def test_kinds_of_memory_add_up_and_are_read(self, compiler: Compiler, opened: Device) -> None:
         """Neither alone exceeds what needs no opting in; together they do."""
         text = (
             'extern "C" __global__ void both(int* a) { __shared__ int x[8192]; extern __shared__ int y[];'
@@ -289,6 +265,14 @@ class TestCudaDevice(DeviceContract):
         opened.launch(BoundLaunch(kernel, Geometry((1, 1, 1), (32, 1, 1), 32 << 10), (buffer,)))
         opened.synchronize()
         assert self.ints(opened, buffer, 32) == list(range(32, 0, -1))
+        text = '__constant__ int table[2] = {5, 6};\nextern "C" __global__ void k(int* a) { a[0] = table[a[1]]; }'
+        artifact = compiled(compiler, "cuda", text, "k")
+        kernel = opened.load(artifact)
+        assert np.frombuffer(opened.constants(kernel, artifact), np.int32).tolist() == [5, 6]
+        other = compiled(compiler, "cuda", SOURCES["cuda"]["add"], "add")
+        assert opened.constants(opened.load(other), other) == b""
+        # Also where one of its bytes is zero; by it telemetry finds the GPU and tunings lock it.
+        assert opened.uuid.removeprefix("GPU-") in {str(one.uuid)[4:] for one in probe_cuda().devices}
 
     def test_a_launch_takes_the_same_in_short_and_in_long_sequences(self, compiler: Compiler, opened: Device) -> None:
         """The time to start and end a sequence, some 6 % of the short one, is left out."""
@@ -302,9 +286,7 @@ class TestCudaDevice(DeviceContract):
         assert few / 10 == pytest.approx(many / 300, rel=0.03)
 
     @pytest.mark.parametrize(("count", "at"), [(1024, 1024), (5 << 18, 16), (5 << 18, (5 << 20) - 16)])
-    def test_a_buffer_lies_across_a_multiple_of_four_gibibytes(
-        self, compiler: Compiler, opened: Device, count: int, at: int
-    ) -> None:
+    def test_a_buffer_lies_across_a_multiple_of_4_gib(self, compiler: Any, opened: Device, count: int, at: int) -> None:
         kernel = opened.load(compiled(compiler, "cuda", SOURCES["cuda"]["add"], "add"))
         buffer = opened.allocate_across(4 * count, at)
         assert buffer.nbytes == 4 * count and (buffer.data.ptr + at) % (1 << 32) == 0
@@ -318,14 +300,6 @@ class TestCudaDevice(DeviceContract):
         del buffer
         gc.collect()
         opened.synchronize()
-
-    def test_variables_in_constant_memory_are_read(self, compiler: Compiler, opened: Device) -> None:
-        text = '__constant__ int table[2] = {5, 6};\nextern "C" __global__ void k(int* a) { a[0] = table[a[1]]; }'
-        artifact = compiled(compiler, "cuda", text, "k")
-        kernel = opened.load(artifact)
-        assert np.frombuffer(opened.constants(kernel, artifact), np.int32).tolist() == [5, 6]
-        other = compiled(compiler, "cuda", SOURCES["cuda"]["add"], "add")
-        assert opened.constants(opened.load(other), other) == b""
 
     def test_all_work_of_a_process_goes_on_one_stream(self, here: Any, opened: Device) -> None:
         """Also of a second device, and after code that leaves another one current, as CuPy's `with` does."""
@@ -341,9 +315,7 @@ class TestCudaDevice(DeviceContract):
     def test_an_illegal_address_is_sticky(self) -> None:
         """In a process of its own, as the device is lost to it."""
         assert "sticky: True, then: True" in said_by(ILLEGAL)
-
-    def test_times_need_no_compiler_of_ptx_in_the_driver(self) -> None:
-        """Where it is switched off, as administrators can, or missing, as in some containers."""
+        # Where it is switched off, as administrators can, or missing, as in some containers.
         assert "in order: True" in said_by(TIMED, CUDA_DISABLE_PTX_JIT="1", CUDA_CACHE_DISABLE="1")
 
 

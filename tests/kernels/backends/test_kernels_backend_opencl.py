@@ -42,9 +42,7 @@ class TestOpenclDevice(DeviceContract):
                 opened.launch(BoundLaunch(kernel, Geometry((1, 1, 1), (1, 1, 1)), arguments))
         with pytest.raises(DeviceError):
             opened.launch(BoundLaunch(kernel, Geometry((1, 1, 1), (1, 1, 1)), (buffer, np.float64(1), np.float32(1))))
-
-    def test_calls_and_kernels_do_not_mix(self, compiler: Compiler, opened: Any) -> None:
-        """Rather than that the kernels are left out."""
+        # Rather than that the kernels are left out.
         kernel = opened.load(compiled(compiler, "opencl", SOURCES["opencl"]["add"], "add"))
         arguments = (opened.allocate(512), np.int32(1), np.float32(1))
         launch = BoundLaunch(kernel, Geometry((1, 1, 1), (1, 1, 1)), arguments)
@@ -67,28 +65,19 @@ def fake_devices(*addresses: tuple[int, int] | None, cpu: bool = False) -> list[
     return devices
 
 
-def test_a_gpu_has_the_uuid_that_cuda_knows_it_by(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_has_the_uuid_of_cuda_and_others_a_name(monkeypatch: Any, device: Any, opened: Device) -> None:
     """So that it has one lock."""
     known = {(0, 0x3B, 0): "GPU-1", (0, 0x3B, 5): "GPU-2"}
     monkeypatch.setattr("tunesmith.kernels.backends.opencl.uuid_at", known.get)
     found = [device_uuid(FAKE_CL, one) for one in fake_devices((0x3B, 0), (0x3B, 5 << 3), (0x5E, 0))]
     assert found == ["GPU-1", "GPU-2", "opencl-a device-0000:5e:00"]
-
-
-def test_a_name_does_not_depend_on_the_drivers_that_a_process_finds(device: Any, opened: Device) -> None:
     assert [device_uuid(FAKE_CL, one) for one in fake_devices(None, None)] == ["opencl-a device-0", "opencl-a device-1"]
     assert [device_uuid(FAKE_CL, one) for one in fake_devices(None, cpu=True)] == ["opencl-a device"]
     if device.limits.kind == "cpu":
         assert opened.uuid == f"opencl-{device.name}"
-
-
-def test_a_device_that_is_not_there(device: Any) -> None:
     for index in (-1, 99):
         with pytest.raises(TunesmithError, match=f"There is no OpenCL device {index}; there (are|is) "):
             open_device(device.limits, index)
-
-
-def test_the_name_of_the_processor_can_be_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SWITCH, "as-is")
     assert not name_processor(SimpleNamespace())
 
@@ -126,8 +115,7 @@ print(json.dumps(ends))
 def test_a_copy_lies_at_the_edge_of_its_pages(side: Any, size: int) -> None:
     data = np.random.default_rng(size).integers(256, size=size, dtype=np.uint8)
     inside = pages_of(data, side, 128, writable=True)
-    assert np.array_equal(inside, data)
-    assert inside.ctypes.data % 128 == 0
+    assert np.array_equal(inside, data) and inside.ctypes.data % 128 == 0
     if side == "start":
         assert inside.ctypes.data % mmap.PAGESIZE == 0
     else:

@@ -96,12 +96,37 @@ ROWS = """
 """
 
 
-def test_rows_of_held_vectors_and_of_others(nvrtc: Any) -> None:
+def test_blocks_of_the_kit_compute_what_the_page_says(nvrtc: Any) -> None:
     x = np.arange(1000, dtype=np.float16).reshape(5, 200)
     y, seen = np.zeros_like(x), np.zeros((5, 200), np.int32)
     run(nvrtc, ROWS, ("rows",), (16, 2), x=x, y=y, seen=seen)
     assert (y[:, :128] == 2 * x[:, :128]).all() and (y[:, 128:] == x[:, 128:]).all()
     assert (seen[:, 128:] == 1).all() and not seen[:, :128].any()
+    x = np.arange(1, 1201, dtype=np.float32)
+    y, z, w = np.zeros_like(x), np.zeros_like(x), np.full_like(x, 3)
+    run(nvrtc, BODY, ("views",), x=x, y=y, z=z, w=w)
+    assert (y[:333] == 3 * x[:333]).all() and not y[333:].any() and (z == 3 * x).all()
+    assert (w[3:203] == 3 * x[3:203] + x[1:201]).all() and (w[:3] == 3).all() and (w[203:400] == 3).all()
+    assert (w[400:800] == x[:400]).all()
+    x = np.random.default_rng(1).uniform(0, 20, (2, 64)).astype(np.float32)
+    y = np.zeros((5, 2, 64), np.float32)
+    run(nvrtc, REDUCTIONS, ("reduce",), (64, 2), x=x, y=y)
+    powers = np.exp(x - x.max(1, keepdims=True))
+    assert np.allclose(y[0], x.sum(1, keepdims=True)) and (y[1] == np.floor(x).max(1, keepdims=True)).all()
+    assert np.allclose(y[2], powers / powers.sum(1, keepdims=True), rtol=1e-5)
+    assert np.allclose(y[3], x.var(1, keepdims=True), rtol=1e-5)
+    assert (y[4].reshape(2, 8, 8) == x.reshape(2, 8, 8).max(2, keepdims=True)).all()
+    places, tiles, out = (np.zeros(n, np.int32) for n in (128, 12, 64))
+    c = np.zeros((2, 5), np.float16)
+    run(nvrtc, TILES, ("tiles",), places=places, tiles=tiles, out=out, c=c)
+    # Each chunk has its place; the eight rows of a column lie in different banks.
+    assert sorted(places[:64]) == sorted(places[64:]) == list(range(64))
+    assert all(len(set(places[column:64:8] % 8)) == 8 for column in range(8))
+    assert all(len(set(places[64 + column : 96 : 4] % 8)) == 8 for column in range(4))
+    # Two tiles down before the next to the right, then the last row of tiles.
+    assert tiles.tolist() == [0, 400, 8, 408, 16, 416, 24, 424, 800, 808, 816, 824]
+    assert (out.reshape(8, 8) == np.arange(64).reshape(8, 8).T).all()
+    assert c.tolist() == [[0, 0, 0, 0, 0], [1, 2, 2, 2, 3]]
 
 
 BODY = """
@@ -117,17 +142,6 @@ BODY = """
     columns.keep<kit::PLAIN>(kept, x);
     columns.more([&](int col) { kit::store(w + 400 + col, kit::load<4>(kept + col)); });
 """
-
-
-def test_one_body_serves_vectors_and_elements(nvrtc: Any) -> None:
-    x = np.arange(1, 1201, dtype=np.float32)
-    y, z, w = np.zeros_like(x), np.zeros_like(x), np.full_like(x, 3)
-    run(nvrtc, BODY, ("views",), x=x, y=y, z=z, w=w)
-    assert (y[:333] == 3 * x[:333]).all() and not y[333:].any() and (z == 3 * x).all()
-    assert (w[3:203] == 3 * x[3:203] + x[1:201]).all() and (w[:3] == 3).all() and (w[203:400] == 3).all()
-    assert (w[400:800] == x[:400]).all()
-
-
 REDUCTIONS = """
     const int me = threadIdx.y * 64 + threadIdx.x;
     __shared__ float sums[2][2];
@@ -143,19 +157,6 @@ REDUCTIONS = """
     y[384 + me] = both.squares / both.count;
     y[512 + me] = kit::fold_lanes<8>(x[me], kit::Largest{});
 """
-
-
-def test_reductions_of_rows_and_lanes(nvrtc: Any) -> None:
-    x = np.random.default_rng(1).uniform(0, 20, (2, 64)).astype(np.float32)
-    y = np.zeros((5, 2, 64), np.float32)
-    run(nvrtc, REDUCTIONS, ("reduce",), (64, 2), x=x, y=y)
-    powers = np.exp(x - x.max(1, keepdims=True))
-    assert np.allclose(y[0], x.sum(1, keepdims=True)) and (y[1] == np.floor(x).max(1, keepdims=True)).all()
-    assert np.allclose(y[2], powers / powers.sum(1, keepdims=True), rtol=1e-5)
-    assert np.allclose(y[3], x.var(1, keepdims=True), rtol=1e-5)
-    assert (y[4].reshape(2, 8, 8) == x.reshape(2, 8, 8).max(2, keepdims=True)).all()
-
-
 TILES = """
     __shared__ kit::Padded<int, 8, 8, 1> padded;
     for (int i = threadIdx.x; i < 64; i += 32) {
@@ -171,22 +172,6 @@ TILES = """
     for (int i = threadIdx.x; i < 64; i += 32) out[i] = padded(i % 8, i / 8);
     if (threadIdx.x < 3) kit::write_pair(c, 1, threadIdx.x * 2, 2, 5, 1.0f + threadIdx.x, 2.0f);
 """
-
-
-def test_tiles_in_their_order_and_in_shared_memory(nvrtc: Any) -> None:
-    places, tiles, out = (np.zeros(n, np.int32) for n in (128, 12, 64))
-    c = np.zeros((2, 5), np.float16)
-    run(nvrtc, TILES, ("tiles",), places=places, tiles=tiles, out=out, c=c)
-    # Each chunk has its place; the eight rows of a column lie in different banks.
-    assert sorted(places[:64]) == sorted(places[64:]) == list(range(64))
-    assert all(len(set(places[column:64:8] % 8)) == 8 for column in range(8))
-    assert all(len(set(places[64 + column : 96 : 4] % 8)) == 8 for column in range(4))
-    # Two tiles down before the next to the right, then the last row of tiles.
-    assert tiles.tolist() == [0, 400, 8, 408, 16, 416, 24, 424, 800, 808, 816, 824]
-    assert (out.reshape(8, 8) == np.arange(64).reshape(8, 8).T).all()
-    assert c.tolist() == [[0, 0, 0, 0, 0], [1, 2, 2, 2, 3]]
-
-
 ASYNCHRONOUS = """
     alignas(16) __shared__ unsigned place[512];
     const unsigned own = kit::shared_address(place) + threadIdx.x * 16;

@@ -25,8 +25,6 @@ MACROS = """#define KERNEL_LOOP(i, n) \\
 #define NAMED(name) int name##_at = blockIdx.x * blockDim.x + threadIdx.x
 constexpr int THREADS = 64;
 const unsigned int SHIFT = 6;"""
-
-
 SPELT = same(
     (LINE, XY, 203),
     [{"VEC": 4}, {"ITEMS": 4, "BLOCK": 128}, {"BLOCK": 256}],
@@ -120,18 +118,12 @@ def test_what_says_something_else_stays(body: str) -> None:
     require_equal(task, [{}])
 
 
-def test_products_of_24_bits_are_products() -> None:
+def test_spellings_of_one_thing_and_what_changes_in_between() -> None:
     body = f"int i = __umul24(blockIdx.x, blockDim.x) + threadIdx.x; {GUARDED}"
     assert {"VEC", "ITEMS", "BLOCK"} <= template_of(kernel(body, XY, LINE)).default_config.keys()
-
-
-def test_the_number_of_a_block_that_works_together_stays() -> None:
     body = """__shared__ float own[64]; own[threadIdx.x] = x[blockIdx.x * 64 + threadIdx.x]; __syncthreads();
         y[blockIdx.x * 64 + threadIdx.x] = own[63 - threadIdx.x];"""
     assert "BLOCK" not in template_of(kernel(body, XY, LINE)).default_config
-
-
-def test_a_variable_is_what_it_was_declared_until_it_changes() -> None:
     body = """int at = INDEX; if (at >= n) return; const int low = at % 5; at /= 5; const int high = at;
         y[high * 5 + low] = x[high * 5 + low] * 2;"""
     task = kernel(body, XY, LINE, MACROS)
@@ -185,9 +177,6 @@ def test_a_return_of_a_macro_that_cannot_be_written_out_stays_in_opencl() -> Non
     found = rewritten(opencl_kernel(code, {"x": ("in", "int32", "n"), "y": ("inout", "int32", "9")}, LINE))
     assert found.template is None or not {"ITEMS", "OWN_BINS"} & found.template.default_config.keys()
     assert sum("a loop or a macro" in one for one in found.skipped) >= 2, found.skipped
-
-
-def test_the_text_outside_of_the_kernel_stays() -> None:
     task = kernel(f"int i = INDEX; {GUARDED}", XY, LINE, MACROS)
     assert facts_of(task, "cuda").syntax.code.decode().startswith(f"{MACROS}\n")
     assert rewritten(task).template is not None

@@ -63,12 +63,14 @@ def test_tile_block_and_grid_change_together(definition: str) -> None:
 
 
 @pytest.mark.slow
-def test_every_tile_gives_the_same() -> None:
+def test_every_tile_and_block_gives_the_same() -> None:
     task = kernel(TRANSPOSE, PLANE, SQUARE, "#define TILE 16")
     require_equal(task, [{"TUNED_TILE": 8}, {"TUNED_TILE": 32, "LOADS": 1}], 45)
+    task = kernel(STENCIL, SERIES, LINE, "#define BLOCK 64\n#define RADIUS 4")
+    require_equal(task, [{"TUNED_BLOCK": 32}, {"TUNED_BLOCK": 256}], 300)
 
 
-def test_shared_memory_and_launch_bounds_follow() -> None:
+def test_what_depends_on_a_tile_follows_it() -> None:
     task = kernel(TRANSPOSE, PLANE, SQUARE, "#define TILE 16")
     template = template_of(task)
     sizes = {value: threads_and_bytes(template, {"TUNED_TILE": value}, task) for value in (8, 16, 32)}
@@ -78,33 +80,11 @@ def test_shared_memory_and_launch_bounds_follow() -> None:
     assert "TUNED_TILE * TUNED_TILE, MIN_BLOCKS" in specialise(template, config, {}).source
     space = feasible(template, task.workloads, H200)
     assert space.reject(config) is None and space.reject(config | {"TUNED_TILE": 32, "MIN_BLOCKS": 4}) is not None
-
-
-def test_tile_that_the_code_also_has_as_a_literal_stays() -> None:
-    literal = TRANSPOSE.replace("blockIdx.y * TILE", "blockIdx.y * 16")
-    require_refused(kernel(literal, PLANE, SQUARE, "#define TILE 16"), {"TUNED_TILE"}, "TILE stay")
-
-
-def test_radius_stays_and_the_tile_beside_it_does_not() -> None:
-    task = kernel(STENCIL, SERIES, LINE, "#define BLOCK 64\n#define RADIUS 4")
-    assert values_of(task) == {"BLOCK": {32, 64, 128, 256}}
-
-
-@pytest.mark.slow
-def test_blocks_of_a_stencil_give_the_same() -> None:
-    task = kernel(STENCIL, SERIES, LINE, "#define BLOCK 64\n#define RADIUS 4")
-    require_equal(task, [{"TUNED_BLOCK": 32}, {"TUNED_BLOCK": 256}], 300)
-
-
-def test_macro_with_an_expression_follows_its_constant() -> None:
     task = kernel(TRANSPOSE, PLANE, SQUARE, "#define HALF 8\n#define TILE (2 * HALF)")
     assert values_of(task) == {"HALF": {4, 8, 16}}
     taps = STENCIL.replace("-RADIUS; k <= RADIUS", "0; k < TAPS").replace("+ k]", "+ k - 4]")
     more = "#define BLOCK 64\n#define RADIUS 4\n#define TAPS (2 * RADIUS + 1)"
     assert values_of(kernel(taps, SERIES, LINE, more)) == {"BLOCK": {32, 64, 128, 256}}
-
-
-def test_larger_tile_without_a_guard_needs_sizes_that_it_divides() -> None:
     body = """__shared__ float s[TILE]; const int t = threadIdx.x;
         s[t] = x[blockIdx.x * TILE + t];
         __syncthreads();
@@ -120,14 +100,11 @@ def test_larger_tile_without_a_guard_needs_sizes_that_it_divides() -> None:
     assert space.reject(template.default_config | {"TUNED_TILE": 128}) is not None
 
 
-def test_equal_constants_of_a_square_tile_are_one_parameter() -> None:
-    body = TRANSPOSE.replace("tile[TILE][TILE + 1]", "tile[ROWS][COLUMNS]")
-    body = body.replace("blockIdx.x * TILE", "blockIdx.x * COLUMNS").replace("blockIdx.y * TILE", "blockIdx.y * ROWS")
-    task = kernel(body, PLANE, SQUARE, "constexpr int ROWS = 16, COLUMNS = 16;")
-    assert values_of(task) == {"ROWS": {8, 16, 32}}
-
-
-def test_partial_results_that_a_block_size_shares_out_stay() -> None:
+def test_constants_with_another_meaning_stay() -> None:
+    literal = TRANSPOSE.replace("blockIdx.y * TILE", "blockIdx.y * 16")
+    require_refused(kernel(literal, PLANE, SQUARE, "#define TILE 16"), {"TUNED_TILE"}, "TILE stay")
+    task = kernel(STENCIL, SERIES, LINE, "#define BLOCK 64\n#define RADIUS 4")
+    assert values_of(task) == {"BLOCK": {32, 64, 128, 256}}
     body = """__shared__ float s[BLOCK]; const int t = threadIdx.x;
         float most = 0;
         for (int i = blockIdx.x * BLOCK + t; i < n; i += gridDim.x * BLOCK) most = fmaxf(most, x[i]);
@@ -137,6 +114,15 @@ def test_partial_results_that_a_block_size_shares_out_stay() -> None:
     arrays = {"x": ("in", "float32", "n"), "y": ("out", "float32", "8")}
     task = kernel(body, arrays, LaunchGeometry(grid=("8",), block=("64",)), "#define BLOCK 64")
     require_refused(task, {"TUNED_BLOCK"}, "BLOCK stay")
+
+
+def test_equal_constants_of_a_square_tile_are_one_parameter() -> None:
+    body = TRANSPOSE.replace("tile[TILE][TILE + 1]", "tile[ROWS][COLUMNS]")
+    body = body.replace("blockIdx.x * TILE", "blockIdx.x * COLUMNS").replace("blockIdx.y * TILE", "blockIdx.y * ROWS")
+    task = kernel(body, PLANE, SQUARE, "constexpr int ROWS = 16, COLUMNS = 16;")
+    assert values_of(task) == {"ROWS": {8, 16, 32}}
+    template = template_of(kernel(TRANSPOSE, PLANE, SQUARE, "#define TILE 16"))
+    assert {config["TUNED_TILE"] for config in starts(template, "unknown", lambda _: True)[:2]} == {8, 32}
 
 
 def test_groups_of_opencl_give_the_same_on_a_device() -> None:
@@ -149,8 +135,3 @@ def test_groups_of_opencl_give_the_same_on_a_device() -> None:
         if (i < n) y[i] = s[(t ^ 1) + i - t < n ? t ^ 1 : t];
     }"""
     require_equal(opencl_kernel(source, SERIES, LINE), [{"TUNED_GROUP": group} for group in (32, 128, 256)], n=1000)
-
-
-def test_tile_with_another_value_is_among_the_first_configurations() -> None:
-    template = template_of(kernel(TRANSPOSE, PLANE, SQUARE, "#define TILE 16"))
-    assert {config["TUNED_TILE"] for config in starts(template, "unknown", lambda _: True)[:2]} == {8, 32}

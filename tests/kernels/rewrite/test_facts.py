@@ -118,6 +118,8 @@ def test_opencl_gives_the_same_facts() -> None:
     assert indices(found) == {"(long)@x", "(long)threadIdx.x"}
     assert found.barriers and [one.name for one in found.shared] == ["t"]
     assert [role(found, one) for one in found.arrays[:2]] == ["in", "out"]
+    found = body("const int i = threadIdx.x; *(p + n * i) = x[i]; float z[4]; *z = 1;")
+    assert {one.name for one in found.changed} == {"z"}
 
 
 GUARDED = Work("cells", (Axis("x", Form.atom("n#49"), guarded=True),))
@@ -253,8 +255,3 @@ def test_only_what_the_kernel_reaches_is_judged(text: str, kinds: list[str]) -> 
     """
     code = f"{more}__global__ void k(const float* x, float* p, int n) {{ {text} }}"
     assert list(Facts(Syntax(code, "cuda", "k")).oddities) == kinds
-
-
-def test_an_index_behind_a_pointer_is_not_changed() -> None:
-    found = body("const int i = threadIdx.x; *(p + n * i) = x[i]; float z[4]; *z = 1;")
-    assert {one.name for one in found.changed} == {"z"}

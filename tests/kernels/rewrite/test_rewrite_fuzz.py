@@ -139,8 +139,6 @@ def require_same(drawn: tuple[str, LaunchGeometry], n: int, seed: int) -> None:
 
 
 KINDS = {one.__name__: one() for one in (elementwise, shared_rows, lone_rows, rows_of_a_thread, squares)}
-
-
 FEW, MANY = (2, st.sampled_from([64, 37])), (15, st.integers(3, 90))
 """Examples and sizes."""
 

@@ -88,7 +88,7 @@ def test_a_product_with_effects_is_computed_once(body: str, configs: list[Config
     require_equal(task, configs, n=37)
 
 
-def test_blocks_of_another_size_cover_all_work_items_of_a_kernel_that_keeps_its_work() -> None:
+def test_lookalikes_that_are_what_they_look_like() -> None:
     source = """__kernel void k(__global const float* x, __global float* y, int n) {
         const int i = get_global_id(0); for (int k = 0; k < 2; ++k) { if (i >= n) return; y[i] = x[i]; } }"""
     launch = LaunchGeometry(grid=("ceil_div(n, 256)",), block=("256",))
@@ -98,6 +98,11 @@ def test_blocks_of_another_size_cover_all_work_items_of_a_kernel_that_keeps_its_
     for block in (64, 512):
         where = geometry(template, {**template.default_config, "BLOCK": block}, task.workloads[0])
         assert where.grid[0] * where.block[0] >= 1000 and where.block[0] == block
+    loop = "for (int j = 0; j < n; ++j) { float v = x[i * n + j]; s += v; { float s = v; s += 1; } }"
+    arrays: Arrays = {"x": ("in", "float32", "n * n"), "y": ("inout", "float32", "n")}
+    body = f"{AT} if (i < n) {{ float s = 0; {loop} y[i] = s; }}"
+    task = kernel(body, arrays, LINE)
+    require_equal(task, [{"LANES": 4}] if "LANES" in template_of(task).default_config else [{}], n=70)
 
 
 @pytest.mark.parametrize(
@@ -227,11 +232,3 @@ def test_an_element_by_another_name_is_not_held_in_a_register(body: str) -> None
     known = template_of(task).default_config
     configs: list[Config] = [{name: value} for name, value in (("VEC", 4), ("LOADS", 2)) if name in known]
     require_equal(task, [{"ITEMS": 2}, *configs], n=70)
-
-
-def test_a_sum_that_an_inner_variable_is_named_after_is_a_sum() -> None:
-    loop = "for (int j = 0; j < n; ++j) { float v = x[i * n + j]; s += v; { float s = v; s += 1; } }"
-    arrays: Arrays = {"x": ("in", "float32", "n * n"), "y": ("inout", "float32", "n")}
-    body = f"{AT} if (i < n) {{ float s = 0; {loop} y[i] = s; }}"
-    task = kernel(body, arrays, LINE)
-    require_equal(task, [{"LANES": 4}] if "LANES" in template_of(task).default_config else [{}], n=70)

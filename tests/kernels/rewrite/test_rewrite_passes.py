@@ -683,20 +683,25 @@ def names_of(task: Task) -> set[str]:
     return {one.name for one in template_of(task).parameters}
 
 
-def test_loads_and_stores_are_marked_apart() -> None:
+def test_loads_stores_and_loops_over_a_row_go_in_vectors() -> None:
     template = template_of(kernel(f"{ELEMENT} y[i] = 2 * x[i];", X | Y, LINE))
     assert {"LOADS": (0, 1, 2), "STORES": (0, 1)}.items() <= {p.name: p.values for p in template.parameters}.items()
     marked = template.source.replace("ELEMENT(x, element, ", "")
     assert re.search(r"STORE\(&\S*y\[i\]\S* *,[^;]*2 \* \S*LOAD\(&x\[i\]\)", marked)
-
-
-def test_one_loop_over_a_row_goes_in_vectors_and_several_are_kept() -> None:
     row = "const float* r = x + blockIdx.x * n;"
     one = names_of(kernel(f"{row} {TURNS} y[blockIdx.x * n + i] = r[i];", THREE, ROWS))
     assert "ROW_VEC" in one and "KEEP" not in one
     together = "__shared__ float t; if (threadIdx.x == 0) t = 0; __syncthreads(); atomicAdd(&t, s); __syncthreads();"
     two = f"{row} float s = 0; {TURNS} s += r[i]; {together} s = t; {TURNS} y[blockIdx.x * n + i] = r[i] * s;"
     assert {"ROW_VEC", "KEEP"} <= names_of(kernel(two, THREE, ROWS))
+    task = kernel(f"{ELEMENT} y[i] = x[i] + i;", X | Y, LINE)
+    template = template_of(task)
+    assert (
+        feasible(template, [task.workloads[0]], H200).reject({**template.default_config, "BLOCKED": True}) is not None
+    )
+    steps = "for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += blockDim.x * gridDim.x) y[i] = x[i];"
+    names = names_of(kernel(steps, X | Y, LINE))
+    assert "ITEMS" in names and "BLOCKED" not in names
 
 
 @pytest.mark.parametrize(
@@ -729,13 +734,10 @@ def test_a_plain_sum_of_products_takes_several_steps_at_once(dtype: str, add: st
         assert (space.reject(template.default_config | points[0] | more) is None) is allowed
 
 
-def test_rows_that_the_kernel_cannot_count_are_whole_teams() -> None:
+def test_rows_are_of_whole_teams_or_of_less_than_a_warp() -> None:
     body = "for (int c = threadIdx.x; c < n; c += blockDim.x) y[blockIdx.x * 9 + c % 9] = x[c];"
     template = template_of(kernel(body, PLANE, LaunchGeometry(grid=("n ** 2",), block=("64",))))
     assert any("(n ** 2) % TEAM_ROWS == 0" in one.expression for one in template.constraints)
-
-
-def test_short_rows_have_less_than_a_warp_each_and_a_block_has_all_of_its_rows() -> None:
     task = kernel(TWICE, PLANE, MANY)
     template = template_of(task)
     assert "__launch_bounds__(BLOCK * TEAM_ROWS)" in template.source
@@ -744,16 +746,6 @@ def test_short_rows_have_less_than_a_warp_each_and_a_block_has_all_of_its_rows()
     alone = {**template.default_config, "BLOCK": 16}
     assert space.reject(alone) is not None and space.reject({**alone, "TEAM_ROWS": 4}) is None
     require_equal(task, [{"BLOCK": 16, "TEAM_ROWS": 4, "ROW_VEC": 4}, {"BLOCK": 8, "TEAM_ROWS": 8}], n=20)
-
-
-@pytest.mark.parametrize("lane", ["threadIdx.x % 32", "(threadIdx.x & 31)"])
-def test_a_thread_that_asks_for_its_lane_keeps_whole_warps(lane: str) -> None:
-    task = kernel(f"if ({lane} == 0) y[blockIdx.x] = 1; {TURNS} y[blockIdx.x * n + i] = x[i];", PLANE, MANY)
-    found = rewritten(task).template
-    assert found is None or 16 not in next(one.values for one in found.parameters if one.name == "BLOCK")
-
-
-def test_barriers_of_cooperative_groups_and_a_last_warp_without_any() -> None:
     body = f"""cg::thread_block all = cg::this_thread_block(); {OWN.replace("__syncthreads()", "cg::sync(all)")}
         if (me < 64) cache[me] += cache[me + 64];
         cg::sync(all);
@@ -764,9 +756,6 @@ def test_barriers_of_cooperative_groups_and_a_last_warp_without_any() -> None:
     more = "#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;"
     source = template_of(kernel(body, SERIES, BLOCKS, more)).source
     assert "tunesmith::combine<128>(cache, [](float a, float b) { return a + b; });" in source
-
-
-def test_a_workload_that_needs_more_bits_has_them() -> None:
     task = kernel(f"{WIDE} y[i] = x[i];", {"x": ("in", "float32", "2 * n"), **Y}, LINE)
     template = template_of(task)
     for n, fits in ((1000, True), (1 << 30, False)):
@@ -775,15 +764,11 @@ def test_a_workload_that_needs_more_bits_has_them() -> None:
         assert space.reject(template.default_config) is None
 
 
-def test_only_several_elements_of_a_thread_may_be_neighbours() -> None:
-    task = kernel(f"{ELEMENT} y[i] = x[i] + i;", X | Y, LINE)
-    template = template_of(task)
-    assert (
-        feasible(template, [task.workloads[0]], H200).reject({**template.default_config, "BLOCKED": True}) is not None
-    )
-    steps = "for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += blockDim.x * gridDim.x) y[i] = x[i];"
-    names = names_of(kernel(steps, X | Y, LINE))
-    assert "ITEMS" in names and "BLOCKED" not in names
+@pytest.mark.parametrize("lane", ["threadIdx.x % 32", "(threadIdx.x & 31)"])
+def test_a_thread_that_asks_for_its_lane_keeps_whole_warps(lane: str) -> None:
+    task = kernel(f"if ({lane} == 0) y[blockIdx.x] = 1; {TURNS} y[blockIdx.x * n + i] = x[i];", PLANE, MANY)
+    found = rewritten(task).template
+    assert found is None or 16 not in next(one.values for one in found.parameters if one.name == "BLOCK")
 
 
 OF_BINS = """__kernel void k(__global const int* x, __global int* y, int n) {

@@ -97,7 +97,7 @@ def test_what_is_reused_is_staged_and_what_streams_is_wide(name: str, first: Con
     assert first.items() <= found[0].items()
 
 
-def test_a_plain_sum_of_products_begins_with_the_instruction_for_several_steps() -> None:
+def test_where_a_search_begins() -> None:
     loop = "for (int k = 0; k < n; ++k) s += a[r * n + k] * b[c * n + k];"
     at = "int r = blockIdx.y * blockDim.y + threadIdx.y, c = blockIdx.x * blockDim.x + threadIdx.x;"
     arrays = {"a": ("in", "int8", "n * n"), "b": ("in", "int8", "n * n"), "y": ("out", "int32", "n * n")}
@@ -107,24 +107,15 @@ def test_a_plain_sum_of_products_begins_with_the_instruction_for_several_steps()
     )
     assert {"OUTPUT_STEPS": 4, "OUTPUT_TILE": 128, "OUTPUT_ROWS": 8}.items() <= found[0].items()
     assert any(one["OUTPUT_STEPS"] == 1 and one["OUTPUT_TILE"] == 64 for one in found)
-
-
-def test_short_rows_share_blocks() -> None:
     found = starts_of(plain_task("merge_attn_states"), "memory")
     wanted = {"TEAM_ROWS": 4, "BLOCK": 16, "ROW_VEC": 8}
     assert wanted.items() <= found[0].items()
     # Once more with all that a point may save in arithmetic.
     assert {**wanted, "FAST_MATH": True, "INDEX_BITS": 32}.items() <= found[1].items()
-
-
-def test_what_computes_tries_its_arithmetic_before_its_accesses() -> None:
     task, _ = drafted("gelu")
     by_limit = {limit: starts_of(task, limit) for limit in ("memory", "compute")}
     assert by_limit["compute"][0]["FAST_MATH"] is True and by_limit["memory"][0]["FAST_MATH"] is False
     assert len(by_limit["compute"]) == len(by_limit["memory"])
-
-
-def test_a_template_of_a_person_has_no_starts() -> None:
     task = plain_task("softmax")
     template = task.sources("cuda").baseline.template
     assert starts(template, "memory", lambda _: True) == ()

@@ -90,17 +90,18 @@ def test_every_point_computes_what_the_baseline_does(name: str) -> None:
 
 
 class TestWithRules:
-    def test_a_task_with_a_template_keeps_it(self) -> None:
+    def test_templates_backends_and_names_that_are_there_stay(self) -> None:
         task, _ = with_rules(SAXPY, "cuda")
         assert [one.name for one in task.sources("cuda").templates] == ["by-rules"]
         assert with_rules(task, "cuda") == (task, ())
-
-    def test_other_backends_get_nothing(self) -> None:
         assert with_rules(SAXPY, "opencl") == (SAXPY, ())
-
-    def test_names_that_the_source_uses_are_left_to_it(self) -> None:
         names = [one.name for one in template_of(SAXPY).parameters]
         assert "TUNED_BLOCK" in names and "ITEMS" in names
+        task = plain_task("bare")
+        template, workload = template_of(task), task.workloads[0]
+        for config in points(template, workload, 40):
+            where = geometry(template, config, workload)
+            assert where.grid[0] * where.block[0] * int(config["ITEMS"]) * int(config["VEC"]) == 8 * workload.sizes["n"]
 
     @pytest.mark.parametrize(
         ("line", "why"),
@@ -150,10 +151,3 @@ class TestWithRules:
         arrays = {"x": ("in", "float32", "n"), "y": ("inout", "float32", "n")}
         launch = LaunchGeometry(grid=("ceil_div(n, 64)", extents[0]), block=("64", extents[1]))
         assert ("BLOCK" in template_of(kernel(body, arrays, launch, more)).default_config) is free
-
-    def test_a_kernel_without_a_guard_is_covered_exactly(self) -> None:
-        task = plain_task("bare")
-        template, workload = template_of(task), task.workloads[0]
-        for config in points(template, workload, 40):
-            where = geometry(template, config, workload)
-            assert where.grid[0] * where.block[0] * int(config["ITEMS"]) * int(config["VEC"]) == 8 * workload.sizes["n"]

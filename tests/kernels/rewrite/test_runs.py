@@ -84,6 +84,8 @@ def test_every_part_compiles_and_fits(name: str, nvrtc: Any) -> None:
 def test_a_search_begins_with_parts_of_runs() -> None:
     template = template_of(KERNELS["filter"])
     assert starts(template, "memory", lambda _: True)[0]["RUN"] > 0
+    first, second = template_of(KERNELS["maximum"]).source.split("most[threadIdx.x] = m")
+    assert "tunesmith::move<true" in first and "tunesmith::move" not in second
 
 
 @pytest.mark.parametrize(
@@ -105,8 +107,3 @@ def test_a_search_begins_with_parts_of_runs() -> None:
 )
 def test_what_is_no_run_of_a_thread_stays(body: str, launch: LaunchGeometry) -> None:
     require_refused(kernel(f"if (n < 0) __syncthreads(); {body}", MATRIX, launch), {"RUN"})
-
-
-def test_an_element_that_a_round_may_leave_is_written_by_its_thread() -> None:
-    first, second = template_of(KERNELS["maximum"]).source.split("most[threadIdx.x] = m")
-    assert "tunesmith::move<true" in first and "tunesmith::move" not in second

@@ -50,10 +50,9 @@ class TestContract:
             flight.append(config)
             if len(flight) == 3:
                 strategy.tell(flight[1], observe(flight.pop(1)))
-        assert strategy.exhausted and len(seen) == len(space)
-        assert strategy.ask() is None
+        assert strategy.exhausted and len(seen) == len(space) and strategy.ask() is None
 
-    @pytest.mark.parametrize("workers", [1, 5])
+    @pytest.mark.parametrize("workers", [5, pytest.param(1, marks=pytest.mark.slow)])
     def test_is_deterministic_under_a_seed(self, name: str, workers: int) -> None:
         runs = [
             drive(make_strategy(name, listed_space(), seed=seed), 45, [], np.random.default_rng(3), workers)
@@ -82,7 +81,7 @@ class TestContract:
         rest = drive(first, 20, list(flight), np.random.default_rng(9), 4)
         assert drive(resumed, 20, list(flight), np.random.default_rng(9), 4) == rest
 
-    def test_waits_for_no_result(self, name: str) -> None:
+    def test_waits_for_nothing_survives_failures_and_ends_small_spaces(self, name: str) -> None:
         strategy = make_strategy(name, listed_space(), seed=0, workers=16)
         asked = [strategy.ask() for _ in range(16)]
         assert all(config is not None for config in asked)
@@ -90,13 +89,17 @@ class TestContract:
         for config in asked[:0:-1]:
             strategy.tell(config, observe(config))
             assert strategy.ask() is not None
-
-    def test_survives_a_space_where_everything_fails(self, name: str) -> None:
         strategy = make_strategy(name, listed_space(), seed=0)
         for _ in range(30):
             config = strategy.ask()
             strategy.tell(config, Observation(None, failure="compile_failed"))
         assert strategy.best is None
+        said = make_strategy(name, listed_space(), seed=0, budget=20).describe()
+        assert said.startswith(name) and said.endswith(".") and "\n" not in said
+        empty = make_strategy(name, Space.build(PARAMETERS, [*RULES, SpaceRule(parse("BLOCK > 999"))]), seed=0)
+        assert empty.ask() is None and empty.exhausted
+        single = make_strategy(name, Space.build(PARAMETERS[4:], []), seed=0)
+        assert single.ask() == {"FIXED": 7} and single.ask() is None and single.exhausted
 
     def test_asks_seeds_first_and_refuses_infeasible_ones_with_a_reason(self, name: str) -> None:
         space = listed_space()
@@ -138,26 +141,13 @@ class TestContract:
         assert strategy.best == (None if again.value is None or again.dropped else (0, again.value))
         assert strategy.ask() is not None
 
-    def test_says_what_it_is(self, name: str) -> None:
-        said = make_strategy(name, listed_space(), seed=0, budget=20).describe()
-        assert said.startswith(name) and said.endswith(".") and "\n" not in said
 
-    def test_an_empty_or_single_space_is_exhausted(self, name: str) -> None:
-        empty = make_strategy(name, Space.build(PARAMETERS, [*RULES, SpaceRule(parse("BLOCK > 999"))]), seed=0)
-        assert empty.ask() is None and empty.exhausted
-        single = make_strategy(name, Space.build(PARAMETERS[4:], []), seed=0)
-        assert single.ask() == {"FIXED": 7} and single.ask() is None and single.exhausted
-
-
-def test_the_default_says_what_it_picked_and_why() -> None:
+def test_the_default_says_what_it_picked_and_mistakes_are_told() -> None:
     space = listed_space()
     small = make_strategy("default", space, seed=0, budget=len(space))
     assert small.name == "exhaustive" and f"covers all {len(space)}" in small.describe()
     assert make_strategy("default", space, seed=0, budget=20).name == "surrogate"
     assert make_strategy("default", space, seed=0, budget=20, workers=1000).name == "local"
-
-
-def test_mistakes_are_told() -> None:
     space = listed_space()
     with pytest.raises(TunesmithError, match="no search strategy 'psychic'; choose one of random"):
         make_strategy("psychic", space, seed=0)

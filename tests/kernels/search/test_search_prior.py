@@ -1,14 +1,10 @@
 """Transfer: the best points of an earlier result are asked first, whatever their unit."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.search import Observation, Prior, make_strategy
-from tunesmith.kernels.search.simulate import simulate
-from tunesmith.kernels.search.tables import ConfigResult, write_cache
 from tunesmith.kernels.space import Space
 from tunesmith.kernels.spec.template import Config, Parameter
 
@@ -49,22 +45,7 @@ def test_parameters_of_the_source_alone_are_left_out_and_missing_ones_say_nothin
     without_c = Prior([({"A": 1, "B": 1}, Observation(1.0))])
     assert without_c.best(SPACE, 4) == []
     assert make_strategy("surrogate", SPACE, seed=0, prior=without_c).ask() is not None
-
-
-def test_failures_of_the_source_are_not_asked_first_and_alone_are_refused() -> None:
     failed = SPACE.config(5), Observation(None, failure="launch_failed")
     assert Prior([failed, (SPACE.config(9), Observation(3.0))]).best(SPACE, 4) == [9]
     with pytest.raises(TunesmithError, match="Nothing can be learned from the old run"):
         Prior([failed], "the old run")
-
-
-def test_a_table_of_a_similar_device_helps_at_once(tmp_path: Path) -> None:
-    paths = []
-    for shift in (0, 1):
-        records = [ConfigResult(SPACE.config(point), value(SPACE.config(point), shift)) for point in range(len(SPACE))]
-        paths.append(tmp_path / f"device{shift}.json.gz")
-        write_cache(paths[-1], LISTED, records, device=f"GPU {shift}", kernel="k")
-    alone, transferred = (
-        simulate(paths[:1], "default", (12,), seeds=3, prior=prior)["geomean"]["12"] for prior in (None, paths[1])
-    )
-    assert transferred < alone

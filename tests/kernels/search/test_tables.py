@@ -49,16 +49,6 @@ def test_what_is_written_is_read(tmp_path: Path, name: str) -> None:
     assert written(path) == before, "the same records give the same bytes"
 
 
-def test_the_file_has_the_shape_that_kernel_tuner_reads(tmp_path: Path) -> None:
-    text = written(tmp_path / "table.json").decode()
-    data = json.loads(text)
-    assert data["tune_params_keys"] == ["BLOCK", "MODE", "FAST"] and data["tune_params"]["BLOCK"] == [32, 64, 128]
-    assert data["cache"]["32,column,True"]["time"] == 3.2
-    assert data["cache"]["128,row,True"]["time"] == "CompilationFailedConfig"
-    assert data["cache"]["32,row,True"]["time"] == "RuntimeFailedConfig"
-    assert text.endswith("}\n}")
-
-
 @pytest.mark.parametrize("share", [0.99, 0.8, 0.6])
 @pytest.mark.parametrize("zipped", [False, True])
 def test_a_file_cut_short_gives_its_whole_records(tmp_path: Path, share: float, zipped: bool) -> None:
@@ -98,13 +88,6 @@ def test_other_files_are_refused_with_the_reason(tmp_path: Path) -> None:
         read_cache(path)
 
 
-def test_old_failures_are_numbers(tmp_path: Path) -> None:
-    path = tmp_path / "old.json"
-    path.write_text('{"tune_params": {"X": [1, 2]}, "cache": {"1": {"X": 1, "time": 1e20}, "2": {"X": 2, "time": 3}}}')
-    table = read_cache(path)
-    assert [one.failure for one in table.results.values()] == ["launch_failed", None] and table.optimum == 3.0
-
-
 RESULTS = [
     ConfigResult({"BLOCK": 32, "MODE": "row"}, 1.5, None, (1.4, 1.6), 40.0, 2.5),
     ConfigResult({"BLOCK": 64, "MODE": "row"}, None, "compile_failed", (), 40.0, 0.0),
@@ -115,24 +98,26 @@ RESULTS = [
 
 def test_results_that_are_written_are_read(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
-    assert write_t4(path, RESULTS) == 4
-    assert read_t4(path) == RESULTS
+    assert write_t4(path, RESULTS) == 4 and read_t4(path) == RESULTS
     prior = Prior.from_table(path)
     assert prior.name == "results" and prior.results[0][1].value == 1.5
     assert [seen.failure for _, seen in prior.results[1:]] == ["compile_failed", "wrong_result", "launch_failed"]
-
-
-def test_kernel_tuners_own_spelling_is_read(tmp_path: Path) -> None:
+    text = written(tmp_path / "table.json").decode()
+    data = json.loads(text)
+    assert data["tune_params_keys"] == ["BLOCK", "MODE", "FAST"] and data["tune_params"]["BLOCK"] == [32, 64, 128]
+    assert data["cache"]["32,column,True"]["time"] == 3.2
+    assert data["cache"]["128,row,True"]["time"] == "CompilationFailedConfig"
+    assert data["cache"]["32,row,True"]["time"] == "RuntimeFailedConfig"
+    assert text.endswith("}\n}")
+    path = tmp_path / "old.json"
+    path.write_text('{"tune_params": {"X": [1, 2]}, "cache": {"1": {"X": 1, "time": 1e20}, "2": {"X": 2, "time": 3}}}')
+    table = read_cache(path)
+    assert [one.failure for one in table.results.values()] == ["launch_failed", None] and table.optimum == 3.0
     # As `kernel_tuner.file_utils.get_t4_results` lays results out.
-    result: dict[str, Any] = {
-        "timestamp": "2026-01-01 00:00:00+00:00",
-        "configuration": {"block_size_x": 128},
-        "times": {"compilation": 90.0, "benchmark": 1.0, "framework": 2.0, "search_algorithm": 0, "validation": 0},
-        "invalidity": "correct",
-        "correctness": 1,
-        "measurements": [{"name": "time", "value": 0.25, "unit": "ms"}],
-        "objectives": ["time"],
-    }
+    result: dict[str, Any] = {"timestamp": "2026-01-01 00:00:00+00:00", "configuration": {"block_size_x": 128}}
+    result["times"] = dict(compilation=90.0, benchmark=1.0, framework=2.0, search_algorithm=0, validation=0)
+    result |= {"invalidity": "correct", "correctness": 1, "objectives": ["time"]}
+    result["measurements"] = [{"name": "time", "value": 0.25, "unit": "ms"}]
     path = tmp_path / "theirs.json"
     path.write_text(json.dumps({"results": [result], "schema_version": "1.0.0", "metadata": {}}))
     (record,) = read_t4(path)

@@ -44,24 +44,21 @@ def test_an_artifact_has_what_a_launch_needs(tmp_path: Path) -> None:
     assert replace(made, call=other).code_digest != made.code_digest
     cache = ArtifactCache(tmp_path / "cache")
     assert cache.put("a" * 64, made) and cache.get("a" * 64) == made
-
-
-def test_machine_code_depends_on_the_class_of_a_size(tmp_path: Path) -> None:
     same = triton_task(tmp_path)
     odd = same.workloads[1].model_copy(update={"types": {"T": "float16"}})
     task = same.model_copy(update={"workloads": (same.workloads[0], odd)})
     first, second = (open_compiler(LIMITS).compile(source_of(task, place)) for place in (0, 1))
-    assert isinstance(first, Artifact) and isinstance(second, Artifact)
-    assert first.code_digest != second.code_digest
-
-
-def test_heuristics_are_asked_with_the_sizes_themselves(tmp_path: Path) -> None:
+    assert isinstance(first, Artifact) and isinstance(second, Artifact) and first.code_digest != second.code_digest
     kernel = KERNEL.replace("BLOCK: tl.constexpr", "BLOCK: tl.constexpr, WHOLE: tl.constexpr")
     kernel = kernel.replace("inside = at < n", "tl.static_assert(WHOLE)\n    inside = at < n")
     heuristics = '@triton.heuristics({"WHOLE": lambda given: given["n"] % given["BLOCK"] == 0})\n@triton.jit'
     task = triton_task(tmp_path, kernel.replace("@triton.jit", heuristics))
     assert isinstance(open_compiler(LIMITS).compile(source_of(task)), Artifact)
     assert isinstance(open_compiler(LIMITS).compile(source_of(task, 1)), CompileFailed)
+    made = open_compiler(LIMITS).mark(source_of(triton_task(tmp_path)))
+    assert isinstance(made, MarkedArtifact) and {line for block in made.blocks for line in block} & set(range(6, 13))
+    kernel = KERNEL.replace("    inside", '    tl.device_print("n", n)\n    inside')
+    assert isinstance(open_compiler(LIMITS).compile(source_of(triton_task(tmp_path, kernel))), Rejected)
 
 
 @pytest.mark.parametrize(
@@ -77,17 +74,6 @@ def test_a_failure_names_its_mistake(tmp_path: Path, kernel: str, said: str) -> 
     wrong = replace(source, source=source.source.replace(KERNEL.rstrip(), kernel.rstrip()))
     made = open_compiler(LIMITS).compile(wrong)
     assert isinstance(made, CompileFailed) and said in made.first_error
-
-
-def test_a_kernel_that_prints_is_refused(tmp_path: Path) -> None:
-    kernel = KERNEL.replace("    inside", '    tl.device_print("n", n)\n    inside')
-    assert isinstance(open_compiler(LIMITS).compile(source_of(triton_task(tmp_path, kernel))), Rejected)
-
-
-def test_blocks_are_marked(tmp_path: Path) -> None:
-    made = open_compiler(LIMITS).mark(source_of(triton_task(tmp_path)))
-    assert isinstance(made, MarkedArtifact)
-    assert {line for block in made.blocks for line in block} & set(range(6, 13))
 
 
 @pytest.mark.gpu

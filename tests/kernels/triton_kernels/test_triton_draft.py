@@ -169,7 +169,7 @@ def values(task: Task) -> dict[str, tuple[Any, ...]]:
     return {one.name: one.values for one in template(task).parameters}
 
 
-def test_elements_below_a_bound(tmp_path: Path) -> None:
+def test_elements_heuristics_and_lists_become_a_draft(tmp_path: Path) -> None:
     task = drafted(tmp_path, ADD)
     arguments = by_name(task)
     assert {name: (one.role, one.shape) for name, one in arguments.items() if one.shape} == {
@@ -181,6 +181,24 @@ def test_elements_below_a_bound(tmp_path: Path) -> None:
     assert template(task).launch.grid == ("ceil_div(n, BLOCK)",)
     assert task.sources("triton").baseline.template.launch.grid == ("ceil_div(n, 1024)",)
     assert "# as its author wrote it" in template(task).source and "nowhere" not in template(task).source
+    text = """
+def kernel(x, n, EVEN: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x + at, 1.0, mask=at < n)
+
+
+kernel = triton.jit(kernel)
+kernel = triton.heuristics({"EVEN": lambda args: args["n"] % args["BLOCK"] == 0})(kernel)
+"""
+    found = read(tmp_path, text)
+    assert "EVEN" not in found.fixed and "'EVEN': lambda args: args['n'] % args['BLOCK'] == 0" in found.template.source
+    assert [one.name for one in found.parameters] == ["BLOCK", "num_warps"]
+    text = PRODUCT.replace("sizes = [64, 128] if is_cuda() else [16]", "sizes = logger.sizes()")
+    task = draft_triton(written(tmp_path, text), None).files["task.toml"]
+    assert "FILL: the list of configurations cannot be evaluated (nowhere" in task
+    with pytest.raises(TunesmithError, match="still to be filled in"):
+        (tmp_path / "task.toml").write_text(task)
+        load_task(str(tmp_path))
 
 
 def test_rows_with_a_helper_of_another_file_and_a_block_that_covers_them(tmp_path: Path) -> None:
@@ -202,19 +220,13 @@ def test_rows_with_a_helper_of_another_file_and_a_block_that_covers_them(tmp_pat
     assert template(task).launch.grid == ("count",)
 
 
-def test_a_list_by_functions_widens_to_a_space(tmp_path: Path) -> None:
+def test_lists_widen_to_spaces_of_what_fits(tmp_path: Path) -> None:
     task = drafted(tmp_path, PRODUCT + "\n\ndef listed():\n    return []\n")
     arguments = by_name(task)
     assert [arguments[name].shape for name in "abc"] == [("M", "K"), ("K", "N"), ("M", "N")]
     assert [one.value for one in task.arguments if one.name.startswith("stride")] == ["K", "1", "N", "1", "N", "1"]
-    assert values(task) == {
-        "BM": (32, 64, 128, 256),
-        "BN": (64, 128, 256),
-        "BK": (16, 32, 64),
-        "GROUP": (4, 8, 16),
-        "num_warps": (1, 2, 4, 8, 16),
-        "num_stages": (1, 2, 3, 4, 5),
-    }
+    sizes = {"BM": (32, 64, 128, 256), "BN": (64, 128, 256), "BK": (16, 32, 64), "GROUP": (4, 8, 16)}
+    assert values(task) == sizes | {"num_warps": (1, 2, 4, 8, 16), "num_stages": (1, 2, 3, 4, 5)}
     baseline = task.sources("triton").baseline.template
     assert "'BM': 64" in baseline.source and "'ACT': ''" in baseline.source and "autotune" not in baseline.source
     assert baseline.launch.grid == ("ceil_div(M, 64) * ceil_div(N, 128)",)
@@ -222,40 +234,43 @@ def test_a_list_by_functions_widens_to_a_space(tmp_path: Path) -> None:
     [opponent] = task.sources("triton").opponents
     assert [(one["BM"], one["num_warps"]) for one in opponent.configs] == [(64, 4), (64, 8), (128, 4), (128, 8)]
     assert opponent.template.launch == template(task).launch and opponent.template.source == template(task).source
-
-
-def test_tiles_that_do_not_fit_are_refused_before_compiling(tmp_path: Path) -> None:
+    # Tiles that do not fit are refused before compiling.
     rule, registers = template(drafted(tmp_path, PRODUCT)).constraints
-    base = {
-        "T": "float16",
-        "M": 1024,
-        "N": 1024,
-        "K": 1024,
-        "num_warps": 8,
-        "compute_capability": 90,
-        "float16": "float16",
-    }
-    large = {**base, "BM": 256, "BN": 256, "BK": 64, "num_stages": 4}
+    base = {"T": "float16", "float16": "float16", "M": 1024, "N": 1024, "K": 1024, "compute_capability": 90}
+    large = {**base, "BM": 256, "BN": 256, "BK": 64, "num_stages": 4, "num_warps": 8}
 
     def holds(names: dict[str, Any], rule: Constraint = rule) -> Any:
         return parse(rule.expression).evaluate(names)
 
     assert not holds(large) and holds({**large, "num_stages": 3})
     # Rows that are no multiples of 16 elements are not loaded ahead, and need one buffer alone.
-    assert holds({**large, "K": 1000})
-    assert not holds({**large, "num_stages": 3, "compute_capability": 86})
+    assert holds({**large, "K": 1000}) and not holds({**large, "num_stages": 3, "compute_capability": 86})
     # 256 sums of each thread, which has 255 registers.
     assert holds({**large, "BM": 128}, registers) and not holds(large, registers)
     assert holds({**large, "compute_capability": 100}, registers)
+    text = """
+@triton.jit
+def kernel(a, b, c, K, R: tl.constexpr, C: tl.constexpr, D: tl.constexpr, BACK: tl.constexpr):
+    rows, inner, wide = tl.arange(0, R), tl.arange(0, C), tl.arange(0, D)
+    total = tl.zeros((R, D), dtype=tl.float32)
+    x = tl.load(a + rows[:, None] * D + wide[None, :])
+    for at in range(0, K, C):
+        y = tl.load(b + (at + inner)[:, None] * D + wide[None, :])
+        if BACK is not None:
+            z = y
+        else:
+            z = tl.trans(y)
+        total = tl.dot(tl.exp2(tl.dot(x, tl.trans(y))).to(tl.float16), z, total)
+    tl.store(c + rows[:, None] * D + wide[None, :], total)
+"""
+    assert set(read(tmp_path, text).reading.sums) == {("R", "C"), ("R", "D")}
 
 
 @pytest.mark.parametrize(
     ("point", "fits"),
     [
-        ({"BM": 64, "BN": 64, "BK": 32, "num_stages": 4, "num_warps": 4}, True),
         ({"BM": 128, "BN": 256, "BK": 64, "num_stages": 4, "num_warps": 8}, True),
         ({"BM": 128, "BN": 256, "BK": 64, "num_stages": 5, "num_warps": 8}, False),
-        ({"BM": 32, "BN": 256, "BK": 64, "num_stages": 5, "num_warps": 4}, True),
     ],
 )
 @pytest.mark.xdist_group("triton")
@@ -305,33 +320,15 @@ def test_roles_follow_pointers(tmp_path: Path, text: str, role: str) -> None:
     assert read(tmp_path, helper + kernel + text).read.facts.roles["p"] == role
 
 
-def test_heuristics_stay_and_wrapped_functions_are_kernels(tmp_path: Path) -> None:
-    text = """
-def kernel(x, n, EVEN: tl.constexpr, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(x + at, 1.0, mask=at < n)
-
-
-kernel = triton.jit(kernel)
-kernel = triton.heuristics({"EVEN": lambda args: args["n"] % args["BLOCK"] == 0})(kernel)
-"""
-    found = read(tmp_path, text)
-    assert "EVEN" not in found.fixed and "'EVEN': lambda args: args['n'] % args['BLOCK'] == 0" in found.template.source
-    assert [one.name for one in found.parameters] == ["BLOCK", "num_warps"]
-
-
-def test_a_list_that_cannot_be_told_is_asked_for(tmp_path: Path) -> None:
-    text = PRODUCT.replace("sizes = [64, 128] if is_cuda() else [16]", "sizes = logger.sizes()")
-    task = draft_triton(written(tmp_path, text), None).files["task.toml"]
-    assert "FILL: the list of configurations cannot be evaluated (nowhere" in task
-    with pytest.raises(TunesmithError, match="still to be filled in"):
-        (tmp_path / "task.toml").write_text(task)
-        load_task(str(tmp_path))
-
-
-def test_a_value_of_a_package_that_is_not_there_is_no_constant(tmp_path: Path) -> None:
+def test_files_are_read_without_importing_them(tmp_path: Path) -> None:
     task = drafted(tmp_path, ADD.replace("BLOCK=1024", "BLOCK=logger.BLOCK"))
     assert "logger" not in template(task).source and len(values(task)["BLOCK"]) > 3
+    here = tmp_path / "seen"
+    drafted(tmp_path, ADD + f"\nopen({str(here)!r}, 'w')\n__import__('pathlib').Path({str(here)!r}).touch()\n")
+    assert not here.exists()
+    fixed = PRODUCT.replace("M, N, K, stride_am", "M, N, K: tl.constexpr, stride_am")
+    for text, free in ((fixed, True), (PRODUCT, False)):
+        assert ("K <= BK" in template(drafted(tmp_path, text)).constraints[0].expression) == free
 
 
 @pytest.mark.parametrize(
@@ -346,12 +343,6 @@ def test_a_value_of_a_package_that_is_not_there_is_no_constant(tmp_path: Path) -
 def test_what_is_no_kernel_is_refused(tmp_path: Path, text: str, entry: str | None, sentence: str) -> None:
     with pytest.raises(TunesmithError, match=sentence.replace("(", r"\(")):
         draft_triton(written(tmp_path, text), entry)
-
-
-def test_the_file_is_not_imported(tmp_path: Path) -> None:
-    here = tmp_path / "seen"
-    drafted(tmp_path, ADD + f"\nopen({str(here)!r}, 'w')\n__import__('pathlib').Path({str(here)!r}).touch()\n")
-    assert not here.exists()
 
 
 @pytest.mark.xdist_group("triton")
@@ -385,39 +376,12 @@ def test_a_kernel_that_a_program_holds(tmp_path: Path, monkeypatch: pytest.Monke
     assert [one.sizes for one in task.workloads] == [{"M": 256, "K": 512, "N": 128}, {"M": 64, "K": 512, "N": 96}]
     assert by_name(task)["stride_am"].value == "K" and by_name(task)["c"].dtype == "float16"
     assert set(values(task)) == {"BM", "BN", "num_warps", "num_stages"} and "'ACT': 'relu'" in template(task).source
-    axis = parse(template(task).launch.grid[0])
-    assert axis.integer({"M": 256, "N": 128, "BM": 64, "BN": 64}) == 8
+    assert parse(template(task).launch.grid[0]).integer({"M": 256, "N": 128, "BM": 64, "BN": 64}) == 8
     assert parse(task.sources("triton").baseline.template.launch.grid[0]).integer(task.workloads[0].sizes) == 8
     assert not task.sources("triton").opponents
     compiler = open_compiler(replace(as_triton(resolve_target("sm_90"))))
     key = dict(code_key(task, template(task), task.workloads[1]))
     assert isinstance(compiler.compile(specialise(template(task), template(task).default_config, key)), Artifact)
-
-
-def test_a_loop_of_constants_that_is_none_needs_no_buffers(tmp_path: Path) -> None:
-    fixed = PRODUCT.replace("M, N, K, stride_am", "M, N, K: tl.constexpr, stride_am")
-    for text, free in ((fixed, True), (PRODUCT, False)):
-        rule = template(drafted(tmp_path, text)).constraints[0].expression
-        assert ("K <= BK" in rule) == free
-
-
-def test_the_sums_of_a_second_product_fit_the_registers_too(tmp_path: Path) -> None:
-    text = """
-@triton.jit
-def kernel(a, b, c, K, R: tl.constexpr, C: tl.constexpr, D: tl.constexpr, BACK: tl.constexpr):
-    rows, inner, wide = tl.arange(0, R), tl.arange(0, C), tl.arange(0, D)
-    total = tl.zeros((R, D), dtype=tl.float32)
-    x = tl.load(a + rows[:, None] * D + wide[None, :])
-    for at in range(0, K, C):
-        y = tl.load(b + (at + inner)[:, None] * D + wide[None, :])
-        if BACK is not None:
-            z = y
-        else:
-            z = tl.trans(y)
-        total = tl.dot(tl.exp2(tl.dot(x, tl.trans(y))).to(tl.float16), z, total)
-    tl.store(c + rows[:, None] * D + wide[None, :], total)
-"""
-    assert set(read(tmp_path, text).reading.sums) == {("R", "C"), ("R", "D")}
 
 
 HEADS = """
@@ -461,8 +425,7 @@ def test_the_host_tells_shapes_strides_and_numbers_that_it_computes(tmp_path: Pa
     (tmp_path / "triton").mkdir()
     for package in (tmp_path, tmp_path / "triton"):
         (package / "__init__.py").touch()
-    made = draft_triton(written(tmp_path, HEADS), "kernel")
-    task = made.files["task.toml"]
+    task = draft_triton(written(tmp_path, HEADS), "kernel").files["task.toml"]
     assert [line for line in task.splitlines() if "stride" in line and "FILL: the value" in line] == []
     for line in (
         '{ name = "x_ptr", role = "in", dtype = "T", shape = ["batch", "seqlen", "heads", "width"] },',

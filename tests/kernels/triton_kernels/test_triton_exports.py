@@ -33,7 +33,6 @@ from tunesmith.kernels.triton.exports import config_line, device_files, fixed_va
 
 triton = pytest.importorskip("triton", reason="Triton is not installed")
 tuned = importlib.import_module("tunesmith.kernels.triton.tuned")
-
 BODY = '''def scale(x_ptr, out_ptr, factor, n, rows, BLOCK: tl.constexpr, UNROLL: tl.constexpr):
     """Of n elements."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -156,7 +155,7 @@ def ask(folder: Path, program: str, arch: int = 90, **environment: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_best_holds_sources_and_tables_and_nothing_of_cuda(run: Path) -> None:
+def test_best_holds_sources_and_tables_and_nothing_of_cuda(run: Path, tmp_path: Path) -> None:
     best = run / "best"
     names = {str(path.relative_to(best)) for path in best.rglob("*") if path.is_file()}
     device = "configs/scaling,device_name=a_test_s_GPU.json"
@@ -167,9 +166,6 @@ def test_best_holds_sources_and_tables_and_nothing_of_cuda(run: Path) -> None:
     assert content["4096"] == content["65536"] == LARGE and content["1000"] == GENERAL
     assert content["64"] == {"BLOCK": 64, "num_warps": 4}, "nothing is faster than the author's numbers there"
     assert list(content) == ["64", "1000", "4096", "65536"], "the nearest batch is looked for in order"
-
-
-def test_the_lines_to_paste_are_lines_of_a_list(run: Path) -> None:
     text = (run / "best" / "configs.txt").read_text()
     found = eval(f"[{text}\n]", {"triton": triton})
     assert [(one.kwargs, one.num_warps) for one in found] == [
@@ -178,6 +174,15 @@ def test_the_lines_to_paste_are_lines_of_a_list(run: Path) -> None:
         ({"BLOCK": 64}, 4),
     ]
     assert "n4096, n65536" in text
+    with pytest.raises(TunesmithError, match="was tuned with triton"):
+        export_run(run, "torch")
+    with pytest.raises(TunesmithError, match="no file"):
+        export_run(run, "triton-cache")
+    cache = exported(run, MODEL.replace('key=["n"]', "key=[]"), tmp_path / "production")
+    [file] = cache.glob("*/scale.autotune.json")
+    [[config, _]] = json.loads(file.read_text())["configs_timings"]
+    assert config["kwargs"]["BLOCK"] == 256 and config["num_warps"] == 2
+    assert "n4096, n1000, n65536" in (cache / "notes.txt").read_text()
 
 
 def test_tuned_py_chooses_by_shape_and_by_the_rule_and_never_times(run: Path) -> None:
@@ -201,9 +206,6 @@ print(json.dumps(cases))
     rule = json.loads((run / "best" / "dispatch.json").read_text())["rule"]
     assert "test" in rule and drawn[3] == large, "a shape that nobody measured gets what the rule says"
     assert ask(run, program, arch=80) == [first] * 7, "a table is for one architecture"
-
-
-def test_a_kernel_without_a_list_keeps_the_numbers_of_its_call(run: Path) -> None:
     shutil.copyfile(run / "best" / "tuned.py", run / "tuned.py")
     (run / "plain.py").write_text(HEAD + "from tuned import tuned\n\n\n@tuned()\n@triton.jit\n" + BODY)
     program = """
@@ -237,10 +239,8 @@ print(json.dumps(answers))
 """
 
 
-@pytest.mark.parametrize("package", ["", "deep"])
-def test_triton_takes_from_its_cache_what_is_not_in_its_list_and_times_nothing(
-    run: Path, tmp_path: Path, package: str
-) -> None:
+@pytest.mark.parametrize("package", ["deep", pytest.param("", marks=pytest.mark.slow)])
+def test_triton_takes_from_its_cache_and_times_nothing(run: Path, tmp_path: Path, package: str) -> None:
     relative = "from .numbers_of_mine import LIST as _\n" if package else ""
     folder = tmp_path / "production"
     if package:
@@ -274,32 +274,26 @@ def test_triton_takes_from_its_cache_what_is_not_in_its_list_and_times_nothing(
         (('key=["n"]', 'key=["n", "rows"]'), "does not tell rows"),
     ],
 )
-def test_what_cannot_be_written_is_said_in_a_sentence(
-    run: Path, tmp_path: Path, edit: tuple[str, str], said: str
-) -> None:
+def test_what_cannot_be_written_is_a_sentence(run: Path, tmp_path: Path, edit: tuple[str, str], said: str) -> None:
     assert edit[0] in MODEL
     with pytest.raises(TunesmithError, match=said):
         exported(run, MODEL.replace(*edit), tmp_path / "production")
     assert not (tmp_path / "production" / "cache").exists()
 
 
-def test_shapes_that_share_a_tuning_key_take_the_general_configuration(run: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "production"
-    cache = exported(run, MODEL.replace('key=["n"]', "key=[]"), folder)
-    [file] = cache.glob("*/scale.autotune.json")
-    [[config, _]] = json.loads(file.read_text())["configs_timings"]
-    assert config["kwargs"]["BLOCK"] == 256 and config["num_warps"] == 2
-    assert "n4096, n1000, n65536" in (cache / "notes.txt").read_text()
-
-
-def test_a_triton_run_has_no_packages_of_cuda(run: Path) -> None:
-    with pytest.raises(TunesmithError, match="was tuned with triton"):
-        export_run(run, "torch")
-    with pytest.raises(TunesmithError, match="no file"):
-        export_run(run, "triton-cache")
-
-
-def test_a_device_has_a_file_for_each_combination_of_the_other_sizes() -> None:
+def test_tables_kernels_and_device_files_are_read_as_tasks_are() -> None:
+    names = {dtype: dtype for dtype in DTYPES}
+    for text in ("ceil_div(n, 3) * round_up(n, 16) + log2(8)", "is_pow2(n + 28)", "abs(min(n, 3)) + floor(n / 8)"):
+        assert eval(text, vars(tuned), {"n": 100}) == parse(text).evaluate({"n": 100})
+    assert {dtype: tuned.sizeof(dtype) for dtype in DTYPES} == {dtype: kind.size for dtype, kind in DTYPES.items()}
+    assert parse("sizeof(float16)").evaluate(names) == tuned.sizeof("float16")
+    assert fixed_values("FIXED = {'A': 1, 'T': tl.float16, 'p': None}") == {"A": 1, "p": None}
+    other = BODY.replace('"""Of n elements."""', "# Of n elements.\n    pass")
+    commented = BODY.replace("    at =", "\n    # where\n    at =", 1)
+    assert (
+        kernel_body(BODY, "scale") == kernel_body("@triton.jit\n" + commented, "scale") != kernel_body(other, "scale")
+    )
+    assert config_line({"num_stages": 3, "A": True}) == "triton.Config({'A': True}, num_stages=3)"
     rows = [
         {"folder": "general", "sizes": {"M": m, "N": n, "E": 8}, "types": {"T": dtype}}
         for m in (16, 1)
@@ -313,21 +307,3 @@ def test_a_device_has_a_file_for_each_combination_of_the_other_sizes() -> None:
         "1": {"BLOCK_SIZE_M": 16, "num_stages": 4},
         "16": {"BLOCK_SIZE_M": 16, "num_stages": 4},
     }
-
-
-def test_a_table_reads_expressions_as_tasks_do() -> None:
-    names = {dtype: dtype for dtype in DTYPES}
-    for text in ("ceil_div(n, 3) * round_up(n, 16) + log2(8)", "is_pow2(n + 28)", "abs(min(n, 3)) + floor(n / 8)"):
-        assert eval(text, vars(tuned), {"n": 100}) == parse(text).evaluate({"n": 100})
-    assert {dtype: tuned.sizeof(dtype) for dtype in DTYPES} == {dtype: kind.size for dtype, kind in DTYPES.items()}
-    assert parse("sizeof(float16)").evaluate(names) == tuned.sizeof("float16")
-
-
-def test_a_kernel_is_told_by_its_statements() -> None:
-    assert fixed_values("FIXED = {'A': 1, 'T': tl.float16, 'p': None}") == {"A": 1, "p": None}
-    other = BODY.replace('"""Of n elements."""', "# Of n elements.\n    pass")
-    commented = BODY.replace("    at =", "\n    # where\n    at =", 1)
-    assert (
-        kernel_body(BODY, "scale") == kernel_body("@triton.jit\n" + commented, "scale") != kernel_body(other, "scale")
-    )
-    assert config_line({"num_stages": 3, "A": True}) == "triton.Config({'A': True}, num_stages=3)"

@@ -56,7 +56,6 @@ def test_rows_whose_block_a_heuristic_gives(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("config", [{"BM": 32, "BN": 64, "BK": 16, "GROUP": 4}, {"BM": 64, "BN": 128, "BK": 64}])
 def test_products(tmp_path: Path, config: Config) -> None:
-    sizes = {"M": 70, "N": 90, "K": 50}
-    before, after = results(tmp_path, drafted(tmp_path, PRODUCT), sizes, config)
+    before, after = results(tmp_path, drafted(tmp_path, PRODUCT), {"M": 70, "N": 90, "K": 50}, config)
     expected = before["a"].astype(float) @ before["b"].astype(float)
     np.testing.assert_allclose(after["c"].astype(float), expected, rtol=2e-3, atol=2e-2)

@@ -33,25 +33,16 @@ def test_whole_numbers_are_compiled_by_their_class(tmp_path: Path) -> None:
     assert about["arguments"] == {**arrays, "n": "i32:16", "step": "i32:1", "alpha": "fp32"}
     assert list(about["arguments"]) == [one.name for one in task.arguments]
     assert dict(code_key(task, template, odd))["argument n"] == "i32"
-
-
-def test_sizes_of_one_class_share_their_machine_code(tmp_path: Path) -> None:
     task = triton_task(tmp_path)
     template, workload = task.sources("triton").templates[0], task.workloads[0]
     other = workload.model_copy(update={"sizes": {"n": 1 << 20}})
     assert code_key(task, template, workload) == code_key(task, template, other)
     asking = template.model_copy(update={"source": HEURISTICS})
     assert code_key(task, asking, workload) != code_key(task, asking, other)
-
-
-def test_the_kernel_takes_the_tasks_arguments(tmp_path: Path) -> None:
     assert set(require_signatures(triton_task(tmp_path), "triton").values()) == {""}
     with pytest.raises(TaskError, match="passes x, y, out, n, step, alpha, BLOCK, and the task has x, y"):
         require_signatures(triton_task(tmp_path, fixed='"num_warps": 4'), "triton")
     assert require_signatures(triton_task(tmp_path, HEURISTICS, fixed='"num_warps": 4'), "triton")["baseline"] == ""
-
-
-def test_rules_leave_python_alone(tmp_path: Path) -> None:
     made = rewrite(triton_task(tmp_path), "triton")
     assert made.template is None and made.skipped
 
@@ -113,11 +104,7 @@ def test_of_a_size_that_a_block_covers_the_power_of_two_decides(tmp_path: Path) 
     ]  # fmt: skip
     for n in range(1, 3000):
         like = int(kind(n)[4:])
-        assert (like - 1).bit_length() == (n - 1).bit_length()
-        assert (like == 1, like % 16 == 0) == (n == 1, n % 16 == 0)
-
-
-def test_a_verdict_compiles_a_bounded_number_of_sizes_that_are_constants(tmp_path: Path) -> None:
+        assert (like - 1).bit_length() == (n - 1).bit_length() and (like == 1, like % 16 == 0) == (n == 1, n % 16 == 0)
     task = triton_task(tmp_path, KERNEL.replace("n, step", "n: tl.constexpr, step"))
     template, limits = task.sources("triton").templates[0], as_triton(resolve_target("h200"))
     steps = plan(task, limits, 0, math.inf, None, template.source, set())
