@@ -15,7 +15,7 @@ from pathlib import Path
 from tunesmith.kernels.build.guard import HEADERS, STANDARD, refuse_text
 from tunesmith.kernels.reader.facts import Facts, Parameter, parameters_of, product, read_facts, scalar_value
 from tunesmith.kernels.reader.launch import marked
-from tunesmith.kernels.reader.parse import SourceError, Unit, typical
+from tunesmith.kernels.reader.parse import SourceError, Unit, likely, uncommented
 from tunesmith.kernels.reader.signature import refused
 from tunesmith.kernels.reader.slice import Slice, listed, sliced
 from tunesmith.kernels.reader.structures import with_members
@@ -70,13 +70,13 @@ class ReadKernel:
 def language_of(code: str) -> BackendName:
     """CUDA C++, or OpenCL C where a text has its kernels."""
     marks = r"\b__kernel\b|\bkernel\s+(?:void|__attribute__)\b|\bvoid\s+kernel\s+\w+\s*\("
-    return "opencl" if "__global__" not in code and re.search(marks, code) else "cuda"
+    text = uncommented(code)
+    return "opencl" if "__global__" not in text and re.search(marks, text) else "cuda"
 
 
 def _unquoted(code: str) -> str:
     """The source in a file that is a C++ string for a host's `#include`; other files as they are."""
-    outside = re.sub(r"//[^\n]*|/\*.*?\*/", "", _RAW_STRING.sub("", code), flags=re.DOTALL)
-    return code if re.search(r"\w", outside) else _RAW_STRING.sub(r"\2", code)
+    return code if re.search(r"\w", uncommented(_RAW_STRING.sub("", code))) else _RAW_STRING.sub(r"\2", code)
 
 
 def read_kernel(
@@ -106,13 +106,17 @@ def read_kernel(
         unit = Unit(code, Path(place), backend, folders, defines)
         found = unit.entry(entry, option)
     part = sliced(unit, found)
-    guesses = {one.name: typical(one.name) for one in part.unknown if one.name.isupper() and one.value}
-    if guesses and not unit.missing.keys() - KNOWN:
-        bound = Unit(unit.code, Path(place), backend, folders, {**guesses, **(defines or {})})
-        entry_of_bound = bound.entry(entry, option)
-        if not (whole_part := sliced(bound, entry_of_bound)).unknown:
-            guesses |= entry_of_bound.guessed
-            unit, part, found = bound, whole_part, replace(entry_of_bound, guessed=guesses)
+    guesses, bound, chosen, known_part = dict[str, str](), unit, found, part
+    while not unit.missing.keys() - KNOWN:
+        likely_ones = [likely(one, unit.code) for one in known_part.unknown]
+        if not (more := {name: text for one in likely_ones for name, text in one.items() if name not in guesses}):
+            break
+        guesses |= more
+        bound = Unit(unit.code, Path(place), backend, folders, guesses | {**(defines or {})})
+        chosen = bound.entry(entry, option)
+        known_part = sliced(bound, chosen)
+    if guesses and not known_part.unknown and not known_part.doubts:
+        unit, part, found = bound, known_part, replace(chosen, guessed=guesses | {**chosen.guessed})
     facts = read_facts(unit, found, part.doubts)
     undeclared = {one.name for one in part.unknown}
     known = [one for one in facts.parameters if not undeclared & {*re.findall(r"\w+", one.cursor.type.spelling)}]

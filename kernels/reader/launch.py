@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from tunesmith.kernels.reader.parse import Entry, Unit, body, constant, kind, split, walk
+from tunesmith.kernels.reader.parse import Entry, Unit, body, constant, kind, split, uncommented, walk
 from tunesmith.kernels.reader.syntax import NOTHING, Lowering, Node, Symbol
 from tunesmith.kernels.spec.expression import FUNCTIONS as TASK_FUNCTIONS
 from tunesmith.kernels.spec.expression import ExpressionError, parse
@@ -62,7 +62,7 @@ def marked(code: str) -> str:
     that are no names: it is understood even where the launch is not, as with a type of a header that is not here."""
 
     def with_call(launch: re.Match[str]) -> str:
-        configuration, given = (re.sub(r"//[^\n]*|/\*.*?\*/", "", one, flags=re.DOTALL) for one in launch.group(3, 4))
+        configuration, given = map(uncommented, launch.group(3, 4))
         names = [re.sub(r"^\(\w+\) ?", "", one) for one in split(given)]
         passed = [*split(configuration), "0"][:3] + [one if one.isidentifier() else "0" for one in names]
         call = f'{CALL}("{launch[2]}", {", ".join(passed)})'

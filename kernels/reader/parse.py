@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import clang.cindex as clang
 
@@ -40,11 +40,13 @@ _UNKNOWN = re.compile(
     r"declaration of function|use of undeclared label) '(?:\w+::)*(\w+)'(?: (?:in (?:namespace )?'([\w:]+)'))?"
 )
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]', re.MULTILINE)
-_CONDITION = re.compile(r"#if(?:def)?\s*(?:defined)?[\s(]*([A-Za-z_]\w*)[\s)]*(?:/[/*].*)?")
-"""A condition that a macro of its own satisfies."""
+_CONDITION = re.compile(r"#if(?:def)?\s*(?:defined)?[\s(]*([A-Za-z_]\w*)[\s)]*(?:==\s*(\w+)\s*)?(?:/[/*].*)?")
+"""A condition that one macro satisfies, and the value with which it does."""
 _NO_CLASS = re.compile(r"type '(?:float|int)' is not a (?:function|structure)")
 """A type of the template is a class of the host's choice."""
 FUNCTIONS = frozenset({"FUNCTION_DECL", "FUNCTION_TEMPLATE"})
+_WHOLE = {"8": "char", "16": "short", "32": "int", "64": "long"}
+"""Types of OpenCL C by their bits."""
 
 
 class SourceError(TunesmithError):
@@ -53,13 +55,13 @@ class SourceError(TunesmithError):
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """An undeclared name, and its place. value: whether it stands for a value, and for no function or type."""
+    """An undeclared name, its place, and what it stands for, as far as its use tells."""
 
     name: str
     file: str
     line: int
     offset: int
-    value: bool
+    what: Literal["value", "type", "function"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,9 +209,11 @@ class Unit:
             elif (found := _UNKNOWN.match(one.spelling)) is not None and file:
                 at = one.location.offset
                 if not file.startswith(_EMPTY) and at < len(self.text(file)):
-                    called = self.text(file)[at + len(found[1]) :].lstrip().startswith(b"(")
-                    value = "undeclared identifier" in one.spelling and not called
-                    self.unknown.setdefault((file, at), Unknown(found[1], file, one.location.line, at, value))
+                    after = self.text(file)[at + len(found[1]) :]
+                    declares = re.match(rb"\s+(?:\*\s*)?(?:const\s+|restrict\s+)?[A-Za-z_]\w*\s*[=;,)\[]", after)
+                    of_type = "unknown type name" in one.spelling or (declares is not None and b"*" not in declares[0])
+                    what: Any = "function" if after.lstrip().startswith(b"(") else "type" if of_type else "value"
+                    self.unknown.setdefault((file, at), Unknown(found[1], file, one.location.line, at, what))
                 self._stubs.setdefault(f"{found[2] or ''}::{found[1]}", self._stub(file, at, found[1], found[2] or ""))
         return len(self.missing) + len(self._stubs) + len(self.folders) > before
 
@@ -221,7 +225,8 @@ class Unit:
                 if (place / header).is_file():
                     return place
             if (folder / ".git").exists():
-                break
+                found = [one for one in folder.rglob(Path(header).name) if one.as_posix().endswith(f"/{header}")]
+                return Path(found[0].as_posix().removesuffix(f"/{header}")) if len(found) == 1 else None
         return None
 
     def _stub(self, file: str, at: int, name: str, within: str) -> str:
@@ -291,8 +296,8 @@ class Unit:
         names = list(dict.fromkeys(one.spelling for one in found))
         name, _, bound = (wanted or "").partition("<")
         name, _, at = name.strip().split("::")[-1].partition(":")
-        hidden = _conditions(self.code, name) if name not in names else []
-        macros = {one[1]: "1" for one in map(_CONDITION.fullmatch, hidden) if one is not None}
+        hidden = conditions(self.code, rf"\b{name or 0}\s*\([^;{{}}]*\)\s*\{{") if name not in names else []
+        macros = satisfied(hidden)
         if macros.keys() - self.defines.keys():
             self.defines = macros | self.defines
             self.parse()
@@ -332,10 +337,6 @@ class Unit:
         instances = self._launched(template)
         parameters = [one for one in template.get_children() if kind(one).startswith("TEMPLATE_")]
         values, types, order, guessed = self._values(template, parameters, given, instances[0] if instances else [])
-        scope, above = [template.spelling], template.semantic_parent
-        while above is not None and kind(above) == "NAMESPACE":
-            scope.insert(0, above.spelling)
-            above = above.semantic_parent
         names = [one.spelling for one in parameters]
         free = [name for at, name in enumerate(names) if name in types and not types[name] and order[at] == "float"]
         # A type of indices is an integer; the fewest that will do.
@@ -345,13 +346,13 @@ class Unit:
                 "int" if name in itertools.compress(free, whole) else text
                 for name, text in zip(names, order, strict=True)
             ]
-            faults = self._faults(template, texts, scope)
+            faults = self._faults(template, texts)
             tried.append((len(faults), texts, faults))
             if not faults:
                 break
         _, texts, faults = min(tried, key=lambda one: one[0])
         if texts != tried[-1][1]:
-            self._faults(template, texts, scope)
+            self._faults(template, texts)
         if not any(map(_NO_CLASS.search, faults)) and (made := self._instance(template)) is not None:
             declared = next(one for one in self.kernels() if one.location == made.location)
             bound = [[one[at] for at, name in enumerate(names[: len(one)]) if name in values] for one in instances]
@@ -366,7 +367,7 @@ class Unit:
             why = f", as it uses undeclared names: {used}; name with -I the folders of its headers"
         if guessed:
             why += f", and nothing says the value of {', '.join(guessed)}: give it with -D NAME=VALUE"
-        instance = f"{'::'.join(scope)}<{', '.join(texts)}>"
+        instance = f"{'::'.join([*filter(None, scope(template)), template.spelling])}<{', '.join(texts)}>"
         raise SourceError(f"{self.where}, line {template.location.line}: {instance} cannot be made{why}.")
 
     def _values(
@@ -375,6 +376,7 @@ class Unit:
         """The values and types of a template's parameters, all of them in order, and of which values nothing is known:
         as given, else as the source launches it, else the default; a float where nothing binds a type."""
         values, types, order, guessed = dict[str, str](), dict[str, str | None](), list[str](), list[str]()
+        classes = {one.spelling for one in self.declarations() if kind(one) in ("STRUCT_DECL", "CLASS_DECL")}
         for at, one in enumerate(parameters):
             name, written = one.spelling, self.written(one)
             if "..." in written or kind(one) == "TEMPLATE_TEMPLATE_PARAMETER":
@@ -385,7 +387,8 @@ class Unit:
             chosen = given[at] if at < len(given) else self.bound.get(name)
             found = launched[at] if at < len(launched) else ""
             if kind(one) == "TEMPLATE_TYPE_PARAMETER":
-                types[name] = chosen
+                # A class of the author's chooses among his functions, and is no type of data.
+                types[name] = chosen or (found if found.split("::")[-1] in classes else None)
                 order.append(chosen or found or ("int" if re.search("(?i)index|idx|offset", name) else "float"))
                 continue
             values[name] = chosen or found or written.partition("=")[2].strip()
@@ -397,17 +400,17 @@ class Unit:
             order.append(values[name])
         return values, types, order, {name: values[name] for name in guessed}
 
-    def _faults(self, template: Any, arguments: Sequence[str], scope: Sequence[str]) -> list[str]:
+    def _faults(self, template: Any, arguments: Sequence[str]) -> list[str]:
         """Parses again, with the instance of a template named behind the source: what clang has against it."""
-        instance = f"{'::'.join(scope)}<{', '.join(arguments)}>"
-        found = self.parse(f"auto tunesmith_entry = &{instance};")
+        instance = f"{template.spelling}<{', '.join(arguments)}>"
+        found = self.parse(scoped(f"auto tunesmith_entry = &{instance};", scope(template)))
         places = [(one.spelling, one.location.file, one.location.offset) for one in found]
         faults = [why for why, file, at in places if file is not None and within(template, file.name, at)]
         return faults or ([] if self._instance(template) is not None else [instance])
 
     def _instance(self, template: Any) -> Any | None:
         """The instance that `tunesmith_entry`, behind the source, names; None where it could not be made."""
-        for cursor in self.tree.cursor.get_children():
+        for cursor in self.declarations():
             for one in walk(cursor) if cursor.spelling == "tunesmith_entry" else ():
                 made = one.referenced if kind(one) == "DECL_REF_EXPR" else None
                 if made is not None and made.spelling == template.spelling and body(made) is not None:
@@ -463,10 +466,11 @@ class Unit:
         return data[cursor.extent.start.offset : cursor.extent.end.offset].decode(errors="replace")
 
 
-def _conditions(code: str, name: str) -> list[str]:
-    """The conditions of the preprocessor that leave the definition of a function out, as the source has them."""
-    found, around = re.search(rf"\b{name}\s*\([^;{{}}]*\)\s*\{{", code), list[str]()
-    above = code[: found.start()] if found is not None and name else ""
+def conditions(code: str, declared: str) -> list[str]:
+    """The conditions of the preprocessor that leave a declaration, a regular expression, out, as the source has
+    them."""
+    found, around = re.search(declared, code), list[str]()
+    above = code[: found.start()] if found is not None else ""
     for word, rest in re.findall(r"(?m)^[ \t]*#[ \t]*(if\w*|el\w*|endif)\b[ \t]*(.*)", above):
         if not word.startswith("if"):
             before = around.pop() if around else ""
@@ -478,11 +482,49 @@ def _conditions(code: str, name: str) -> list[str]:
     return [one for one in around if bool(defined & {*re.findall(r"\w+", one)}) == one.startswith("#else")]
 
 
+def satisfied(hidden: Sequence[str]) -> dict[str, str]:
+    """The macros that satisfy conditions."""
+    return {one[1]: one[2] or "1" for one in map(_CONDITION.fullmatch, hidden) if one is not None}
+
+
+def likely(one: Unknown, code: str) -> dict[str, str]:
+    """Macros of the build that declare an undeclared name of a source."""
+    declared = rf"(?m)\btypedef\b[^;{{}}]*\b{one.name}\s*;|^[ \t]*#[ \t]*define[ \t]+{one.name}\b"
+    if macros := satisfied(conditions(code, declared)):
+        return macros
+    if one.what == "type":
+        whole = re.fullmatch("(u?)int(8|16|32|64)_t", one.name)
+        lanes = re.search(r"(?<=[A-Za-z_])(2|4|8|16)$", one.name)
+        plain = "int" if re.search("(?i)int|index|idx", one.name) else "float"
+        return {one.name: whole[1] + _WHOLE[whole[2]] if whole else plain + (lanes[1] if lanes else "")}
+    return {one.name: typical(one.name)} if one.what == "value" and one.name.isupper() else {}
+
+
 def typical(name: str, type_: str = "INT") -> str:
     """A value for a constant of the build, or for a parameter of a template that nothing binds."""
     if type_ in ("BOOL", "ENUM"):
         return "false" if type_ == "BOOL" else "0"
     return "256" if re.search("(?i)thread|block|group|cta", name) else "4"
+
+
+def scope(cursor: Any) -> tuple[str, ...]:
+    """The namespaces around a declaration, an empty name for those without one."""
+    found, above = list[str](), cursor.lexical_parent
+    while above is not None and kind(above) != "TRANSLATION_UNIT":
+        if kind(above) == "NAMESPACE":
+            found.insert(0, above.spelling if "(anonymous" not in above.spelling else "")
+        above = above.lexical_parent
+    return tuple(found)
+
+
+def scoped(text: str, names: Sequence[str]) -> str:
+    for name in reversed(names):
+        text = f"namespace {name} {{\n{text}\n}}" if name else f"namespace {{\n{text}\n}}"
+    return text
+
+
+def uncommented(code: str) -> str:
+    return re.sub(r"//[^\n]*|/\*.*?\*/", " ", code, flags=re.DOTALL)
 
 
 def _is_whole(function: Any) -> bool:

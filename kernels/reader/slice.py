@@ -15,7 +15,19 @@ from pathlib import Path
 from typing import Any
 
 from tunesmith.kernels.build.guard import HEADER_FOLDERS, HEADERS
-from tunesmith.kernels.reader.parse import BUILTINS, FUNCTIONS, Entry, Unit, Unknown, kind, library, walk, within
+from tunesmith.kernels.reader.parse import (
+    BUILTINS,
+    FUNCTIONS,
+    Entry,
+    Unit,
+    Unknown,
+    kind,
+    library,
+    scope,
+    scoped,
+    walk,
+    within,
+)
 
 MAX_LISTED = 12
 """Names in a sentence."""
@@ -67,7 +79,7 @@ class _Reached:
         self._named: dict[str, list[_Declared]] = {}
         for cursor in unit.declarations():
             file = cursor.extent.start.file.name
-            one = _Declared(file, cursor.extent.start.offset, cursor.extent.end.offset, cursor, _scope(cursor))
+            one = _Declared(file, cursor.extent.start.offset, cursor.extent.end.offset, cursor, scope(cursor))
             self._places.setdefault(file, []).append(one)
             if kind(cursor) in FUNCTIONS:
                 self._named.setdefault(cursor.get_usr(), []).append(one)
@@ -239,15 +251,6 @@ def _balanced(text: str) -> str:
     return "\n".join([*kept, *["#endif"] * depth])
 
 
-def _scope(cursor: Any) -> tuple[str, ...]:
-    found, above = list[str](), cursor.lexical_parent
-    while above is not None and kind(above) != "TRANSLATION_UNIT":
-        if kind(above) == "NAMESPACE":
-            found.insert(0, above.spelling if "(anonymous" not in above.spelling else "")
-        above = above.lexical_parent
-    return tuple(found)
-
-
 def sliced(unit: Unit, entry: Entry) -> Slice:
     """The source of a kernel alone. In CUDA the kernel is `extern "C"` and no template any more."""
     reached = _Reached(unit, entry)
@@ -264,7 +267,7 @@ def sliced(unit: Unit, entry: Entry) -> Slice:
         ends[one.file] = one.end
         if kind(one.cursor) in FUNCTIONS and _general(one.cursor) == _general(entry.declared):
             continue
-        pieces.append((place(one.file, one.start), _scoped(_declaration(reached, one), one.scope)))
+        pieces.append((place(one.file, one.start), scoped(_declaration(reached, one), one.scope)))
     for definitions in reached.macros.values():
         for at, macro in enumerate(definitions):
             again = f"#undef {macro.spelling}\n" if at else ""
@@ -330,12 +333,6 @@ def _general(function: Any) -> str:
     general = library().clang_getSpecializedCursorTemplate(function)
     usr: str = (function if general is None else general).get_usr()
     return usr
-
-
-def _scoped(text: str, scope: tuple[str, ...]) -> str:
-    for name in reversed(scope):
-        text = f"namespace {name} {{\n{text}\n}}" if name else f"namespace {{\n{text}\n}}"
-    return text
 
 
 def _declaration(reached: _Reached, one: _Declared) -> str:
@@ -405,7 +402,7 @@ def _usings(reached: _Reached) -> Iterator[tuple[str, int, str]]:
         if kind(one) == "USING_DIRECTIVE":
             text = reached.unit.written(one)
             if text.split()[-1].removeprefix("::") in used:
-                yield one.extent.start.file.name, one.extent.start.offset, _scoped(f"{text};", _scope(one))
+                yield one.extent.start.file.name, one.extent.start.offset, scoped(f"{text};", scope(one))
 
 
 def listed(unknown: Sequence[Unknown]) -> str:

@@ -14,7 +14,7 @@ from tunesmith.kernels.reader.facts import task_type
 from tunesmith.kernels.reader.launch import CALL
 from tunesmith.kernels.reader.parse import FUNCTIONS, Entry, Unit, body, kind, split, walk
 
-MAX_ELEMENTS = 16
+MAX_ELEMENTS = 32
 """Elements of a member that is an array, each of which becomes a parameter."""
 
 
