@@ -15,17 +15,18 @@ from pathlib import Path
 from tunesmith.kernels.build.guard import HEADERS, STANDARD, refuse_text
 from tunesmith.kernels.reader.facts import Facts, Parameter, parameters_of, product, read_facts, scalar_value
 from tunesmith.kernels.reader.launch import marked
-from tunesmith.kernels.reader.parse import SourceError, Unit, likely, uncommented
+from tunesmith.kernels.reader.parse import SourceError, Unit, uncommented
 from tunesmith.kernels.reader.signature import refused
 from tunesmith.kernels.reader.slice import Slice, listed, sliced
-from tunesmith.kernels.reader.structures import with_members
+from tunesmith.kernels.reader.structures import used_members, with_members
 from tunesmith.kernels.spec.dtypes import C_TYPES, DTYPES
 from tunesmith.kernels.spec.expression import FUNCTIONS, parse
-from tunesmith.kernels.spec.taskfile import MARK
+from tunesmith.kernels.spec.taskfile import MARK, read_source
 from tunesmith.kernels.spec.template import BACKENDS, BackendName
 
 _RAW_STRING = re.compile(r'R"(\w*)\((.*?)\)\1"', re.DOTALL)
 _BEHIND_ELEMENT = r"\bconst\b\s*|\s*\*.*|\s*\b\w+\s*\[.*"
+_PLURAL = {"is": "are", "has": "have", "holds": "hold", "points": "point"}
 KNOWN = HEADERS | STANDARD.keys()
 """Headers that need not be found."""
 
@@ -87,8 +88,31 @@ def read_kernel(
     defines: Mapping[str, str] | None = None,
     option: str = "--entry",
 ) -> ReadKernel:
-    """The kernel `entry` of a source, or the only one. Raises `SourceError` that names all that keeps it from being a
-    task."""
+    """The kernel `entry` of a source, or the only one; of a file that includes this one where it says more. Raises
+    `SourceError` that names all that keeps it from being a task."""
+    try:
+        return _read(code, entry, place, folders, defines, option)
+    except SourceError as error:
+        for above in _including(Path(place)) if entry else ():
+            return _read(read_source(above, "SOURCE"), entry, str(above), folders, defines, option)
+        raise error
+
+
+def _including(file: Path) -> list[Path]:
+    """The sources beside a file that include it."""
+    beside = sorted(file.parent.glob("*.c*")) if file.is_file() else []
+    included = re.compile(rf'^[ \t]*#[ \t]*include[ \t]*[<"](?:[^>"\n]*/)?{re.escape(file.name)}[>"]', re.MULTILINE)
+    return [one for one in beside if one != file and included.search(one.read_text(encoding="utf-8", errors="replace"))]
+
+
+def _read(
+    code: str,
+    entry: str | None,
+    place: str,
+    folders: Sequence[Path],
+    defines: Mapping[str, str] | None,
+    option: str,
+) -> ReadKernel:
     code, backend = _unquoted(code), language_of(code)
     if hole := re.search(r"\{%.*?%\}|(?<=\s)\{\{ *[A-Za-z_]\w* *\}\}", code):
         why = "before this file is a source: give the text that it makes of it"
@@ -96,36 +120,40 @@ def read_kernel(
     code = marked(code) if backend == "cuda" else code
     unit = Unit(code, Path(place), backend, folders, defines)
     found = unit.entry(entry, option)
+    part = first = sliced(unit, found)
+    while not _missing(unit) and unit.adopts(part.unknown):
+        found = unit.entry(entry, option)
+        part = sliced(unit, found)
+    # Where proposals do not help, all that the source lacks is named.
+    wrong = bool({*part.doubts} - {*first.doubts})
+    lacking = {one.name for one in part.unknown} | (unit.proposed.keys() if part.unknown else set())
+    unknown = [one for one in first.unknown if wrong or one.name in lacking]
     if (flat := with_members(unit, found)) is not None:
-        unit = Unit(flat, Path(place), backend, folders, defines)
+        unit = unit.rewritten(flat)
         found = unit.entry(entry, option)
-    whole = [one.name for one in parameters_of(unit, found) if one.whole]
-    for name in (one for one in whole if keyword.iskeyword(one) or one in FUNCTIONS or one in DTYPES):
-        kernel = unit.written(found.declared)
-        code = unit.code.replace(kernel, re.sub(rf"(?<![.>])\b{name}\b", f"{name}_", kernel))
-        unit = Unit(code, Path(place), backend, folders, defines)
-        found = unit.entry(entry, option)
+    for one in parameters_of(unit, found):
+        if one.whole and (keyword.iskeyword(one.name) or one.name in FUNCTIONS or one.name in DTYPES):
+            kernel = unit.written(found.declared)
+            named = re.sub(rf"(?<![.>])\b{one.name}\b", f"{one.name}_", kernel)
+            unit = unit.rewritten(unit.code.replace(kernel, named))
+            found = unit.entry(entry, option)
     part = sliced(unit, found)
-    guesses, bound, chosen, known_part = dict[str, str](), unit, found, part
-    while not unit.missing.keys() - KNOWN:
-        likely_ones = [likely(one, unit.code) for one in known_part.unknown]
-        if not (more := {name: text for one in likely_ones for name, text in one.items() if name not in guesses}):
-            break
-        guesses |= more
-        bound = Unit(unit.code, Path(place), backend, folders, guesses | {**(defines or {})})
-        chosen = bound.entry(entry, option)
-        known_part = sliced(bound, chosen)
-    if guesses and not known_part.unknown and not known_part.doubts:
-        unit, part, found = bound, known_part, replace(chosen, guessed=guesses | {**chosen.guessed})
     facts = read_facts(unit, found, part.doubts)
-    undeclared = {one.name for one in part.unknown}
+    undeclared = {one.name for one in unknown}
     known = [one for one in facts.parameters if not undeclared & {*re.findall(r"\w+", one.cursor.type.spelling)}]
-    obstacles = [f"the parameter {one.name} of {found.name} {why}" for one in known if (why := refused(one))]
-    if part.unknown:
-        missing = ", ".join(one for one in unit.missing if one not in KNOWN)
-        headers = f"name with -I the folders of headers that were not found ({missing}), or"
-        remedy = headers if missing else "declare them in it, or give"
-        obstacles.append(f"it uses undeclared names: {listed(part.unknown)}; {remedy} macros with -D")
+    reasons, members = dict[str, list[str]](), used_members(found.function)
+    for one in known:
+        reasons.setdefault(refused(one, members), []).append(one.name)
+    obstacles = list[str]()
+    for (verb, *rest), names in ((why.split(" ", 1), names) for why, names in reasons.items() if why):
+        parameters, verb = ("parameters", _PLURAL[verb]) if len(names) > 1 else ("parameter", verb)
+        obstacles.append(f"the {parameters} {' and '.join(names)} of {found.name} {' '.join([verb, *rest])}")
+    types = "|".join(one.name for one in unknown if one.what == "type") or "0"
+    unknown = [one for one in unknown if not re.search(rf"\b(?:{types})\b[^;(){{}}=]*\b{one.name}\b", unit.code)]
+    if unknown:
+        headers = f"name with -I the folders of headers that were not found ({', '.join(_missing(unit))}), or"
+        remedy = headers if _missing(unit) else "declare them in it, or give"
+        obstacles.append(f"it uses undeclared names: {listed(unknown)}; {remedy} macros with -D")
     text = _with_local_memory(part.text, found.name, facts) if any(one.local for one in facts.parameters) else part.text
     objection = refuse_text(text, backend)
     if objection is not None:
@@ -142,6 +170,11 @@ def read_kernel(
     facts.parameters = [replace(one, dtype=renamed.get(one.dtype, one.dtype)) for one in facts.parameters]
     facts.types = {new: C_TYPES.get(found.launched.get(name, ""), "float32") for name, new in renamed.items()}
     return ReadKernel(found.name, backend, Slice(text, part.unknown, part.types), facts)
+
+
+def _missing(unit: Unit) -> list[str]:
+    """The headers that were not found and that a reader needs."""
+    return [one for one in unit.missing if one not in KNOWN and not re.fullmatch(r"\w+|(?:c?std|sys/)\w+\.h", one)]
 
 
 def _with_local_memory(text: str, name: str, facts: Facts) -> str:

@@ -187,9 +187,9 @@ def _cast_to(function: Any, pointer: Any) -> Any | None:
 
 def read_facts(unit: Unit, entry: Entry, doubts: Sequence[str] = ()) -> Facts:
     """The known facts of a kernel, and the open questions. doubts: lines of the source that are not understood."""
-    facts = Facts(parameters_of(unit, entry))
     found = launches(unit, entry) if unit.language == "cuda" else []
     known = [one for one in found if None not in one.grid and None not in one.block]
+    facts = Facts(parameters_of(unit, entry), values=dict(known[0].values) if known else {})
     search = _Search(unit, entry, facts)
     if known and search.take(known[0]):
         if len({(one.grid, one.block) for one in found}) > 1:
@@ -203,17 +203,21 @@ def read_facts(unit: Unit, entry: Entry, doubts: Sequence[str] = ()) -> Facts:
     if entry.alike:
         others = f"--entry {entry.name}:LINE drafts that of line {' and '.join(entry.alike)}"
         facts.ask("source", f"whether the first {entry.name} is meant: {others}")
-    for name, value in entry.guessed.items():
+    for name, value in (unit.proposed | {**entry.guessed}).items():
         facts.ask("source", f"whether {name} = {value} in it is meant, of which the source says nothing")
+    for file in unit.ahead:
+        facts.ask("source", f"whether the declarations that {file.name} has of what the source lacks are meant")
     search.conclude()
-    if known and known[0].shared not in (None, "0"):
-        given = _put(str(known[0].shared), search.in_block)
-        if parse(given).names <= set(facts.sizes):
-            facts.shared = given
-        else:
-            facts.ask(
-                "launch", f"shared_bytes, which the source computes from {' and '.join(sorted(parse(given).names))}"
-            )
+    given = search.put(known[0].shared) if known and known[0].shared else "0"
+    if not parse(given).names <= set(facts.sizes):
+        facts.ask("launch", f"shared_bytes, which the source computes from {' and '.join(sorted(parse(given).names))}")
+    elif given != "0":
+        facts.shared = given
+    elif search.dynamic:
+        facts.ask("launch", "shared_bytes, the bytes of dynamic shared memory")
+    for name, text in known[0].sizes.items() if known and not search.guessed else ():
+        if text and name in facts.sizes:
+            facts.ask("launch", f"whether {name} is a size of its own, which the source computes as `{text}`")
     for one in facts.parameters if doubts else ():
         if one.pointer and not one.local:
             facts.ask(one.name, f"the role and the shape of {one.name}, as the reader does not understand {doubts[0]}")
@@ -227,7 +231,7 @@ class _Search:
         self.unit, self.entry, self.facts = unit, entry, facts
         self.lowering = Lowering(unit)
         self.kernel = self.lowering.symbol(entry.function)
-        self.whole = [one.name for one in facts.parameters if one.whole and one.name]
+        self.whole = [one.name for one in facts.parameters if one.whole and one.name and one.name not in facts.values]
         self.cells = {
             one.name: (DTYPES[one.dtype].size, one.lanes)
             for one in facts.parameters
@@ -238,7 +242,7 @@ class _Search:
         self.left = BUDGET
         self.sets = self._sets(_PRIMES)
         self.used: Sets = []
-        self.guessed = self.named = False
+        self.guessed = self.named = self.dynamic = False
         self.in_block: dict[str, str] = {}
 
     def _sets(self, primes: tuple[int, ...], unit: int = 1) -> Sets:
@@ -254,6 +258,8 @@ class _Search:
         ]
 
     def _run(self, arguments: Mapping[str, int], grid: Sequence[int], block: Sequence[int]) -> Run:
+        known = {name: text for name, text in self.facts.values.items() if parse(text).names <= arguments.keys()}
+        arguments = {**arguments, **{name: values(text, [arguments])[0] for name, text in known.items()}}
         run = Run(self.lowering, self.kernel, arguments, grid, block, max(0, min(self.left, MAX_WORK)), self.cells)
         run.follow(self.lowering.body(self.kernel))
         self.left -= run.work
@@ -261,14 +267,16 @@ class _Search:
 
     # The launch.
 
+    def put(self, text: str) -> str:
+        """An expression of the host with what is chosen or computed from others in it."""
+        return _put(text, self.in_block | {name: f"({value})" for name, value in self.facts.values.items()})
+
     def take(self, host: HostLaunch) -> bool:
         """Takes the launch that the source has, where it can be run."""
         facts = self.facts
         in_block = [one for one in host.sizes if any(one in parse(text or "1").names for text in host.block)]
         self.in_block = {one: "256" if len(host.block) == 1 else "16" for one in in_block}
-        facts.grid, facts.block = (
-            tuple(_put(one or "1", self.in_block) for one in dims) for dims in (host.grid, host.block)
-        )
+        facts.grid, facts.block = (tuple(self.put(one or "1") for one in dims) for dims in (host.grid, host.block))
         if in_block:
             facts.ask("launch", f"the block, which the source launches with {' and '.join(in_block)}")
         self.extra = [one for one in host.sizes if one not in (*self.whole, *in_block)]
@@ -409,7 +417,7 @@ class _Search:
         runs, shapes = first if first is not None else ([], {})
         needed = {
             name
-            for dims in (*shapes.values(), facts.grid, facts.block)
+            for dims in (*shapes.values(), facts.grid, facts.block, facts.values.values())
             for one in dims or ()
             for name in parse(one).names
         }
@@ -447,7 +455,7 @@ class _Search:
     def _shaped(self, sets: Sets, large: bool = False) -> tuple[list[Run], Shapes] | None:
         """Runs, and the shape of each array that they reach."""
         runs, self.used = list[Run](), []
-        for one in (*sets, *({**sets[0], name: LARGE} for name in (sets[0] if large else ()))):
+        for one in (*sets, *(self._grown(name, sets[0]) for name in (sets[0] if large else ()))):
             run = self._launched(one, one)
             if run is not None and not run.stopped:
                 runs.append(run)
@@ -468,6 +476,18 @@ class _Search:
             shapes[name] = dims and (*(() if more and dims == ("1",) else dims), *more)
         self._verify(runs, shapes)
         return runs, shapes
+
+    def _grown(self, name: str, sizes: Mapping[str, int]) -> dict[str, int]:
+        """The sizes with one so large that it makes a difference to a grid that it is divided in."""
+        grown = {**sizes, name: LARGE}
+        if any(name in parse(one).names for one in self.facts.grid) and {*self._extents(grown)} == {1}:
+            grown[name] = next(
+                (LARGE * by for by in (4, 16) if {*self._extents({**grown, name: LARGE * by})} != {1}), LARGE
+            )
+        return grown
+
+    def _extents(self, sizes: Mapping[str, int]) -> list[int]:
+        return [values(one, [sizes])[0] for one in self.facts.grid]
 
     def _verify(self, runs: Sequence[Run], shapes: Shapes) -> None:
         """Drops shapes that hold on the sets that they were found on alone."""
@@ -535,9 +555,9 @@ class _Search:
         lost = next((at.lost for at in arrays if at.lost), "")
         stopped = not arrays or any(run.stopped for run in again)
         facts.roles[name] = self._role(one, arrays, shape, stopped)
-        touched = any(at.read or at.written or at.lost for at in arrays)
-        if not touched and not one.kind.const and not stopped:
-            facts.ask(name, f"the role of {name} (in, out or inout), which no run of the kernel touched")
+        if not stopped and not any(at.read or at.written or at.lost for at in arrays):
+            facts.roles[name], facts.shapes[name] = "in", ("1",) if one.lanes == 1 else ("1", str(one.lanes))
+            return
         if lost and not one.kind.const:
             facts.ask(name, f"the role of {name} (in, out or inout), which {lost} may use")
         elif facts.roles[name] != "in" and _padded(one.cursor.type.get_canonical().get_pointee()):
@@ -595,7 +615,7 @@ class _Search:
         known = len(made) == len(self.sets) and all(one.reach and not one.open for one in made)
         dims = fit([one.reach * one.element for one in made], self.sets) if known else None
         self.facts.shared = self.facts.shared if dims is None else product(dims)
-        self.facts.ask("launch", "shared_bytes, the bytes of dynamic shared memory")
+        self.dynamic = True
 
     def _unfix(self, runs: Sequence[Run]) -> None:
         """Puts the constants of a grid back, and asks where they do not grow with the sizes."""

@@ -34,13 +34,15 @@ _OPERATORS = frozenset(["+", "-", "*", "/", "%", "<<", ">>", "<", ">", "<=", ">=
 @dataclass(frozen=True, slots=True)
 class HostLaunch:
     """grid, block: by axis, None where an extent cannot be said in sizes; shared: bytes of dynamic shared memory;
-    sizes: what no parameter of the kernel says; written: as the source has it."""
+    written: as the source has it; sizes: what no parameter of the kernel says, with the text that the host computes it
+    from, empty where it is given; values: of the kernel's parameters that the host computes from others."""
 
     grid: Dims
     block: Dims
     shared: str | None
-    sizes: tuple[str, ...]
     written: str
+    sizes: Mapping[str, str]
+    values: Mapping[str, str]
 
 
 def launches(unit: Unit, entry: Entry) -> list[HostLaunch]:
@@ -49,12 +51,21 @@ def launches(unit: Unit, entry: Entry) -> list[HostLaunch]:
     lowering = Lowering(unit)
     for name in (entry.name, f'"{entry.name}"'):
         for function in unit.declarations() if not found else ():
-            for grid, block, shared, given in _calls(function, name, lowering):
+            for call, (grid, block, shared), given in _calls(function, name, lowering):
                 host = _Host(function, entry, given, lowering)
+                values = host.values()
                 one = host.dims(grid), host.dims(block), "0" if shared is None else host.text(shared)
-                written = " ".join(", ".join(unit.written(at.cursor) for at in (grid, block)).split())
-                found.setdefault(one, HostLaunch(*one, tuple(host.sizes), written))
+                found.setdefault(one, HostLaunch(*one, _configuration(unit, call), host.sizes, values))
     return list(found.values())
+
+
+def _configuration(unit: Unit, call: Any) -> str:
+    """The grid and the block of a launch as the source has them."""
+    file = call.location.file
+    behind = "" if file is None else unit.text(file.name)[call.location.offset :].decode(errors="replace")
+    written = re.match(r"[^;]*?<<[ \t]*<(.*?)>>[ \t]*>", behind, re.DOTALL)
+    parts = split(written[1])[:2] if written is not None else split(unit.written(call).partition("(")[2])[1:3]
+    return ", ".join(parts)
 
 
 def marked(code: str) -> str:
@@ -71,9 +82,11 @@ def marked(code: str) -> str:
     return _LAUNCH.sub(with_call, code)
 
 
-def _calls(function: Any, name: str, lowering: Lowering) -> Iterator[tuple[Node, Node, Node | None, list[Node]]]:
-    """The launches of a kernel in a function: grid, block, bytes of shared memory where there are any, arguments. name:
-    of the kernel, in quotes for the calls in front of launches that are not understood."""
+def _calls(
+    function: Any, name: str, lowering: Lowering
+) -> Iterator[tuple[Any, tuple[Node, Node, Node | None], list[Node]]]:
+    """The launches of a kernel in a function: the call, its grid, block and bytes of shared memory where there are any,
+    its arguments. name: of the kernel, in quotes for the calls in front of launches that are not understood."""
     for call in walk(function):
         kids = list(call.get_children()) if kind(call) == "CALL_EXPR" else []
         named = {one.spelling for at in kids[:2] for one in walk(at) if kind(one) != "CALL_EXPR"}
@@ -91,7 +104,8 @@ def _calls(function: Any, name: str, lowering: Lowering) -> Iterator[tuple[Node,
         else:
             continue
         shared = next((one for one in more[:1] if one.extent.start.offset and constant(one) != 0), None)
-        yield lowering.node(grid), lowering.node(block), None if shared is None else lowering.node(shared), arguments
+        bytes_ = None if shared is None else lowering.node(shared)
+        yield call, (lowering.node(grid), lowering.node(block), bytes_), arguments
 
 
 def _pointed(cursor: Any, lowering: Lowering) -> list[Node]:
@@ -124,7 +138,8 @@ class _Host:
     """A function of the host that launches the kernel with some arguments."""
 
     def __init__(self, function: Any, entry: Entry, given: list[Node], lowering: Lowering) -> None:
-        self.sizes: list[str] = []
+        self.sizes: dict[str, str] = {}
+        self._passed: list[tuple[tuple[Symbol, str], Node]] = []
         self._lowering, self._entry = lowering, entry
         self._set: dict[Symbol, list[Node]] = {}
         self._axes: dict[tuple[Symbol, str], list[Node]] = {}
@@ -135,12 +150,29 @@ class _Host:
             place = _place(argument)
             if place[0] is not NOTHING and parameter.type.what == "number":
                 self._own.setdefault(place, parameter.name)
+                self._passed.append((place, argument))
         inside = body(function)
         for node in lowering.node(inside).walk() if inside is not None else ():
             if node.what == "variable":
                 self._set.setdefault(node.symbol, []).extend(node.kids)
             elif node.what in ("assign", "count"):
                 self._assigned(node)
+
+    def values(self) -> dict[str, str]:
+        """The kernel's parameters that the function computes from others of them."""
+        found = dict[str, str]()
+        for place, argument in self._passed:
+            name = self._own.pop(place, "")
+            text = self.text(argument) or ""
+            if name and text and (names := parse(text).names) and names <= {*self._own.values()}:
+                found[name] = text
+            self._own[place] = name
+        for name, text in found.items():
+            for other in found:
+                text = re.sub(rf"\b{other}\b", f"({found[other]})", text)
+            found[name] = text
+        self.sizes.clear()
+        return found
 
     def _assigned(self, node: Node) -> None:
         target = _unwrapped(node.kids[0])
@@ -246,8 +278,8 @@ class _Host:
                 if symbol.name not in self._taken and symbol.name not in TASK_FUNCTIONS
                 else f"{symbol.name}_"
             )
-            if name not in self.sizes:
-                self.sizes.append(name)
+            text = self._lowering.unit.written(made[0].cursor) if made and not given else ""
+            self.sizes[name] = " ".join(re.sub(r'[\\"]', " ", text).split())
             return name
         return None
 

@@ -42,6 +42,12 @@ _UNKNOWN = re.compile(
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]', re.MULTILINE)
 _CONDITION = re.compile(r"#if(?:def)?\s*(?:defined)?[\s(]*([A-Za-z_]\w*)[\s)]*(?:==\s*(\w+)\s*)?(?:/[/*].*)?")
 """A condition that one macro satisfies, and the value with which it does."""
+_DECLARED = (
+    r"^[ \t]*#[ \t]*define[ \t]+{name}\b|(?:\btypedef\b[^;{{}}]*|\}})\s*\b{name}\s*;|"
+    r"^\w[^\n;={{}}#]*\b{name}\s*\([^;{{}}]*\)\s*\{{|\bconstant\b[^;={{}}]*\b{name}\b[^;=(]*="
+)
+"""The declaration of a name as a macro, a type, a function or a constant."""
+_KERNEL = re.compile(r"\b(?:__)?kernel\s+(?:__attribute__|void)\b")
 _NO_CLASS = re.compile(r"type '(?:float|int)' is not a (?:function|structure)")
 """A type of the template is a class of the host's choice."""
 FUNCTIONS = frozenset({"FUNCTION_DECL", "FUNCTION_TEMPLATE"})
@@ -154,12 +160,52 @@ class Unit:
         }
         self.bound = {name: value for name, value in given.items() if name in bound}
         self.defines = {name: value for name, value in given.items() if name not in bound}
+        self.proposed: dict[str, str] = {}
+        self.ahead: list[Path] = []
         self.missing: dict[str, tuple[str, int]] = {}
         self.unknown: dict[tuple[str, int], Unknown] = {}
         self._stubs: dict[str, str] = {}
         self._suffix = ""
         self._texts: dict[str, bytes] = {}
         self.parse()
+
+    def rewritten(self, code: str) -> Unit:
+        """Another text in the place of the source."""
+        made = Unit("", Path(self.where), self.language, self.folders, self.defines)
+        made.code, made.bound, made.proposed, made.ahead = code, self.bound, self.proposed, self.ahead
+        made.parse()
+        return made
+
+    def adopts(self, unknown: Sequence[Unknown]) -> bool:
+        """Reads the source again with what is likely meant by undeclared names: as another file of an OpenCL project
+        declares them, which has no headers, or as macros of the build."""
+        ahead = [one for one in self._declaring(unknown) if one not in self.ahead]
+        # Of names behind a type that is not known some are declared by it.
+        settled = all(one.what != "type" for one in unknown)
+        likely = {name: text for one in unknown for name, text in _likely(one, self.code, settled).items()}
+        more = {} if ahead else {name: text for name, text in likely.items() if name not in self.proposed}
+        self.ahead, self.proposed = [*ahead, *self.ahead], self.proposed | more
+        self.defines, self.unknown, self._stubs = more | self.defines, {}, {}
+        self.parse()
+        return bool(ahead or more)
+
+    def _declaring(self, unknown: Sequence[Unknown]) -> list[Path]:
+        """The files without kernels of an OpenCL project that alone declare some names."""
+        patterns = [re.compile(_DECLARED.format(name=one), re.MULTILINE) for one in sorted({at.name for at in unknown})]
+        wanted = [one for one in patterns if self.language == "opencl" and not one.search(self.code)]
+        root = next(
+            (one for one in Path(self.where).resolve().parents[: 1 + MAX_ABOVE] if (one / ".git").exists()), None
+        )
+        texts = {
+            file: file.read_text(errors="replace")
+            for file in (root.rglob("*.*") if root is not None and wanted else ())
+            if file.suffix in (".cl", ".h", ".clh") and file.is_file() and not file.samefile(self.where)
+        }
+        found = list[Path]()
+        for one in wanted:
+            files = [file for file, text in texts.items() if one.search(text) and not _KERNEL.search(text)]
+            found += files if len(files) == 1 and files[0] not in found else []
+        return found
 
     def parse(self, suffix: str = "") -> list[Any]:
         """Parses again, with `suffix` behind the source, until nothing is missing; the diagnostics that stay."""
@@ -179,7 +225,7 @@ class Unit:
         head = f"{_EMPTY}/builtins.cuh" if self.language == "cuda" else f"{_EMPTY}/opencl-c-base.h"
         files = [(self.where, self.code + "\n" + self._suffix), (head, builtins)]
         files += [(f"{_EMPTY}/a/b/c/d/{name}", "") for name in self.missing]
-        more = []
+        more = [part for one in self.ahead for part in ("-include", str(one))]
         if self.language == "cuda":
             # Behind the builtins, whose own names a macro of the author's must not replace.
             macros = [f"#define {name} {value}\n" for name, value in self.defines.items()]
@@ -315,6 +361,8 @@ class Unit:
                 raise SourceError(f"{self.where}: {line}: give the macros that your build gives with -D.")
         if not names:
             why = f"there is no kernel, a function {marks} with its body; if a macro makes it, write that out"
+            if re.search(rf"\b{name or 0}\s*\([^;{{}}]*\)\s*;", self.code):
+                why = f"{name} is declared here without its body: name the file that has it"
             raise SourceError(f"{self.where}: {why}.")
         if not name and len(names) > 1:
             known = f"there are {len(names)} kernels: choose one of {', '.join(names)} with {option}"
@@ -487,17 +535,16 @@ def satisfied(hidden: Sequence[str]) -> dict[str, str]:
     return {one[1]: one[2] or "1" for one in map(_CONDITION.fullmatch, hidden) if one is not None}
 
 
-def likely(one: Unknown, code: str) -> dict[str, str]:
+def _likely(one: Unknown, code: str, settled: bool) -> dict[str, str]:
     """Macros of the build that declare an undeclared name of a source."""
-    declared = rf"(?m)\btypedef\b[^;{{}}]*\b{one.name}\s*;|^[ \t]*#[ \t]*define[ \t]+{one.name}\b"
-    if macros := satisfied(conditions(code, declared)):
+    if macros := satisfied(conditions(code, f"(?m){_DECLARED.format(name=one.name)}")):
         return macros
     if one.what == "type":
         whole = re.fullmatch("(u?)int(8|16|32|64)_t", one.name)
         lanes = re.search(r"(?<=[A-Za-z_])(2|4|8|16)$", one.name)
         plain = "int" if re.search("(?i)int|index|idx", one.name) else "float"
         return {one.name: whole[1] + _WHOLE[whole[2]] if whole else plain + (lanes[1] if lanes else "")}
-    return {one.name: typical(one.name)} if one.what == "value" and one.name.isupper() else {}
+    return {one.name: typical(one.name)} if one.what == "value" and (settled or one.name.isupper()) else {}
 
 
 def typical(name: str, type_: str = "INT") -> str:

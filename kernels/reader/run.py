@@ -723,9 +723,8 @@ class Run:
         width = max(1, size // array.element)
         if reads and not array.early:
             places = (low // array.element).astype(np.int64).clip(0)
-            array.early = (
-                not offset.known or not array.reach or not all(array.assigned[places + at].all() for at in range(width))
-            )
+            inside = offset.known and array.reach > 0
+            array.early = not inside or not all(array.assigned[places + at].all() for at in range(width))
         if writes and certain and offset.known:
             exact = np.broadcast_to(offset.low, self.count)[self.sure & here] // array.element
             array.collides |= len(np.unique(exact)) < len(exact)

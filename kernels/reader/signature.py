@@ -7,6 +7,7 @@ Owns the sentences, with what its author writes instead. A task's arguments are 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from pathlib import Path
 
 from tunesmith.kernels.build.python_source import FIXED, taken_arguments
@@ -40,8 +41,9 @@ def _unusual(one: Parameter) -> str:
     return f"is {_ARRAYS}: {instead} with the length of a row"
 
 
-def refused(one: Parameter) -> str:
-    """Why a parameter can be no argument, and the remedy, as a clause that follows its name; empty where it can."""
+def refused(one: Parameter, used: Collection[str]) -> str:
+    """Why a parameter can be no argument, and the remedy, as a clause that follows its name; empty where it can.
+    used: what identifies the members of structures that the kernel uses."""
     kind, inner = one.kind, one.kind.element if one.pointer else None
     if not one.name:
         return "has no name: give it one"
@@ -55,9 +57,10 @@ def refused(one: Parameter) -> str:
     if name == "void":
         return f"is a void pointer: declare it with the type of its elements, such as {array.format('float')}"
     if texture or "image" in kind.spelling or "sampler" in kind.spelling:
-        return f"is an image or a texture, which no argument can be: read from an array, `const float* {one.name}`"
+        return "holds an image or a texture, which no argument can be: read and write arrays instead, such as `float*`"
     record = one.cursor.type.get_canonical()
-    members = [field.spelling for field in (record if inner is None else record.get_pointee()).get_fields()]
+    fields = [*(record if inner is None else record.get_pointee()).get_fields()]
+    members = [one.spelling for one in fields if one.get_usr() in used] or [one.spelling for one in fields]
     if inner is not None:
         why = "have several types" if members else "are not known"
         used = f" ({', '.join(members)})" if members else ""

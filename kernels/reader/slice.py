@@ -215,8 +215,10 @@ class _Reached:
                 continue
             own = [one for one in defined[name] if self.unit.own(one)]
             self.macros[name] = own
-            for one in own:
-                used += _WORD.findall(self.unit.written(one))
+            for text in map(self.unit.written, own):
+                used += _WORD.findall(text)
+                for pasted in re.findall(r"(\w+)\s*##", text):
+                    used += [other for other in defined if other.startswith(pasted)]
             if not own:
                 self._builtin_macro(defined[name][-1])
 
@@ -307,6 +309,7 @@ def sliced(unit: Unit, entry: Entry) -> Slice:
 def _order(unit: Unit) -> Callable[[str, int], tuple[int, ...]]:
     """Where a place of a file comes in the text that a compiler sees."""
     above: dict[str, tuple[str, int]] = {}
+    ahead = [str(one) for one in unit.ahead]
     for one in unit.tree.get_includes():
         if one.source is not None:
             above.setdefault(one.include.name, (one.source.name, one.location.offset))
@@ -317,7 +320,8 @@ def _order(unit: Unit) -> Callable[[str, int], tuple[int, ...]]:
             file, offset = above[file]
             seen.add(file)
             found.insert(0, offset)
-        return tuple(found)
+        # What is read ahead of the source comes before it, in its order.
+        return ahead.index(file) - len(ahead) if file in ahead else 0, *found
 
     return place
 

@@ -26,7 +26,7 @@ def with_members(unit: Unit, entry: Entry) -> str | None:
     """The source with the members of structures in their place; None where the kernel takes none by value, or one with
     a member that cannot be a parameter."""
     code, edits, made, spread = unit.code.encode(), list[tuple[int, int, str]](), list[str](), dict[int, list[str]]()
-    used, casts = _used_members(entry.function), _casts(entry.declared)
+    used, casts = used_members(entry.function), _casts(entry.declared)
     names = [one.spelling for one in entry.function.get_arguments()]
     generic = [one for one in entry.declared.get_children() if kind(one) == "PARM_DECL"]
     for at, (one, written) in enumerate(zip(entry.function.get_arguments(), generic, strict=True)):
@@ -113,7 +113,7 @@ def _is_plain(type_: Any) -> bool:
     return bool(task_type(type_))
 
 
-def _used_members(function: Any) -> set[str]:
+def used_members(function: Any) -> set[str]:
     """What identifies all members that the function, or a function that it calls, reads or writes."""
     named = (one.referenced for one in _reached(function) if kind(one) == "MEMBER_REF_EXPR")
     return {one.get_usr() for one in named if one is not None}
