@@ -106,12 +106,7 @@ def _including(file: Path) -> list[Path]:
 
 
 def _read(
-    code: str,
-    entry: str | None,
-    place: str,
-    folders: Sequence[Path],
-    defines: Mapping[str, str] | None,
-    option: str,
+    code: str, entry: str | None, place: str, folders: Sequence[Path], defines: Mapping[str, str] | None, option: str
 ) -> ReadKernel:
     code, backend = _unquoted(code), language_of(code)
     if hole := re.search(r"\{%.*?%\}|(?<=\s)\{\{ *[A-Za-z_]\w* *\}\}", code):
@@ -201,11 +196,7 @@ def _with_local_memory(text: str, name: str, facts: Facts) -> str:
 
 
 def draft(
-    code: str,
-    entry: str | None,
-    place: str,
-    folders: Sequence[Path] = (),
-    defines: Mapping[str, str] | None = None,
+    code: str, entry: str | None, place: str, folders: Sequence[Path] = (), defines: Mapping[str, str] | None = None
 ) -> Draft:
     """The draft of a task for the kernel `entry`, or the only one. place: the source's file. Raises `SourceError`."""
     return written(read_kernel(code, entry, place, folders, defines), place)

@@ -112,6 +112,11 @@ _QUALIFIER = re.compile(
 )
 
 
+def bare(spelling: str) -> str:
+    """A type without its qualifiers."""
+    return _QUALIFIER.sub("", spelling).strip()
+
+
 def parameters_of(unit: Unit, entry: Entry) -> list[Parameter]:
     found = []
     generic = [one for one in entry.declared.get_children() if kind(one) == "PARM_DECL"]
@@ -120,8 +125,8 @@ def parameters_of(unit: Unit, entry: Entry) -> list[Parameter]:
         dtype, lanes = task_type(type_), 1
         if made.what in ("pointer", "array"):
             inner = type_.get_pointee() if made.what == "pointer" else type_.element_type
-            dtype, lanes = _elements(_cast_to(entry.function, one) if inner.kind.name == "VOID" else inner)
-        named = _QUALIFIER.sub("", written.type.spelling).strip()
+            dtype, lanes = _elements(cast_to(entry.function, one) if inner.kind.name == "VOID" else inner)
+        named = bare(written.type.spelling)
         if named in entry.types and entry.types[named] is None:
             dtype, lanes = named, 1
         default = unit.written(written).partition("=")[2].strip()
@@ -134,14 +139,14 @@ def task_type(type_: Any) -> str:
     type_ = type_.get_canonical()
     if type_.kind.name == "ENUM":
         type_ = type_.get_declaration().enum_type
-    return C_TYPES.get(_QUALIFIER.sub("", type_.spelling).strip(), "")
+    return C_TYPES.get(bare(type_.spelling), "")
 
 
 def _elements(type_: Any) -> tuple[str, int]:
     """The data type of all numbers in a type, and for how many it has room: a vector of 3 in OpenCL C for 4 (OpenCL C
     1.2, section 6.1.5). Empty where there are several."""
     if type_ is None or (dtype := task_type(type_)):
-        return ("", 1) if type_ is None else (dtype, 1)
+        return ("" if type_ is None else dtype), 1
     type_ = type_.get_canonical()
     vector = type_.kind.name in ("VECTOR", "EXTVECTOR", "CONSTANTARRAY")
     parts = [type_.element_type] if vector else [one.type for one in type_.get_fields()]
@@ -161,9 +166,9 @@ def _padded(type_: Any) -> bool:
     return any(map(_padded, parts)) or 0 < sum(one.get_size() for one in parts) < type_.get_size()
 
 
-def _cast_to(function: Any, pointer: Any) -> Any | None:
-    """The type of elements to which a kernel casts a pointer to void, or a pointer that it computes from it; None where
-    there are several, or none but bytes."""
+def cast_to(function: Any, pointer: Any) -> Any | None:
+    """The type of elements to which a kernel casts a pointer to void, a parameter or a member, or a pointer that it
+    computes from it; None where there are several, or none but bytes."""
     found, names = dict[str, Any](), [pointer]
     for name in names:
         waiting: list[tuple[Any, Any, Any]] = [(function, None, None)]
@@ -176,9 +181,9 @@ def _cast_to(function: Any, pointer: Any) -> Any | None:
                 variable = cursor
             elif into is None and type_.get_pointee().kind.name != "VOID":
                 into = type_.get_pointee()
-            if kind(cursor) == "DECL_REF_EXPR" and cursor.referenced is not None and cursor.referenced == name:
+            if kind(cursor) in ("DECL_REF_EXPR", "MEMBER_REF_EXPR") and cursor.referenced == name:
                 if into is not None:
-                    found[_QUALIFIER.sub("", into.spelling).strip()] = into
+                    found[bare(into.spelling)] = into
                 names += [variable] if variable is not None and variable not in names else []
             waiting += [(one, into, variable) for one in cursor.get_children()]
     wider = [one for one in found.values() if one.get_size() > 1]

@@ -13,7 +13,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -105,21 +105,17 @@ def walk(cursor: Any) -> Iterator[Any]:
 @lru_cache(maxsize=1)
 def library() -> Any:
     """libclang, with the functions that its Python package leaves out."""
-    found = clang.conf.lib
-    of_cursors: dict[str, Any] = {
-        "clang_getCursorBinaryOperatorKind": ctypes.c_int,
-        "clang_getCursorUnaryOperatorKind": ctypes.c_int,
-        "clang_Cursor_Evaluate": ctypes.c_void_p,
-    }
-    of_results: dict[str, Any] = {
-        "clang_EvalResult_getKind": ctypes.c_int,
-        "clang_EvalResult_getAsLongLong": ctypes.c_longlong,
-        "clang_EvalResult_getAsDouble": ctypes.c_double,
-        "clang_EvalResult_dispose": None,
-    }
-    for results, argument in ((of_cursors, clang.Cursor), (of_results, ctypes.c_void_p)):
-        for name, result in results.items():
-            getattr(found, name).argtypes, getattr(found, name).restype = [argument], result
+    found: Any = clang.conf.lib
+    for name, argument, result in (
+        ("clang_getCursorBinaryOperatorKind", clang.Cursor, ctypes.c_int),
+        ("clang_getCursorUnaryOperatorKind", clang.Cursor, ctypes.c_int),
+        ("clang_Cursor_Evaluate", clang.Cursor, ctypes.c_void_p),
+        ("clang_EvalResult_getKind", ctypes.c_void_p, ctypes.c_int),
+        ("clang_EvalResult_getAsLongLong", ctypes.c_void_p, ctypes.c_longlong),
+        ("clang_EvalResult_getAsDouble", ctypes.c_void_p, ctypes.c_double),
+        ("clang_EvalResult_dispose", ctypes.c_void_p, None),
+    ):
+        getattr(found, name).argtypes, getattr(found, name).restype = [argument], result
     return found
 
 
@@ -128,12 +124,8 @@ def constant(cursor: Any) -> int | float | None:
     result = library().clang_Cursor_Evaluate(cursor)
     if not result:
         return None
-    what = library().clang_EvalResult_getKind(result)
-    value = None
-    if what == 1:
-        value = library().clang_EvalResult_getAsLongLong(result)
-    elif what == 2:
-        value = library().clang_EvalResult_getAsDouble(result)
+    values = {1: library().clang_EvalResult_getAsLongLong, 2: library().clang_EvalResult_getAsDouble}
+    value: int | float | None = values.get(library().clang_EvalResult_getKind(result), lambda _: None)(result)
     library().clang_EvalResult_dispose(result)
     return value
 
@@ -153,16 +145,14 @@ class Unit:
         if len(code) > MAX_LENGTH:
             raise SourceError(f"{where}: the source is longer than {MAX_LENGTH} characters; take less along.")
         self.code, self.where, self.language = code, str(where), language
-        self.folders, given = [*folders], dict(defines or {})
-        # The name of a template's parameter binds it; as a macro it would hide the parameter.
-        bound = {
-            one for one in given if re.search(rf"template\s*<[^;{{}}()]*\b{one}\s*[,>=][^;{{}}]*\b__global__\b", code)
-        }
-        self.bound = {name: value for name, value in given.items() if name in bound}
-        self.defines = {name: value for name, value in given.items() if name not in bound}
+        self.folders, self.defines, self.bound = [*folders], dict[str, str](), dict[str, str]()
+        for name, value in (defines or {}).items():
+            # The name of a template's parameter binds it; as a macro it would hide the parameter.
+            generic = re.search(rf"template\s*<[^;{{}}()]*\b{name}\s*[,>=][^;{{}}]*\b__global__\b", code)
+            (self.defines if generic is None else self.bound)[name] = value
         self.proposed: dict[str, str] = {}
         self.ahead: list[Path] = []
-        self.missing: dict[str, tuple[str, int]] = {}
+        self.missing: dict[str, None] = {}
         self.unknown: dict[tuple[str, int], Unknown] = {}
         self._stubs: dict[str, str] = {}
         self._suffix = ""
@@ -193,12 +183,9 @@ class Unit:
         """The files without kernels of an OpenCL project that alone declare some names."""
         patterns = [re.compile(_DECLARED.format(name=one), re.MULTILINE) for one in sorted({at.name for at in unknown})]
         wanted = [one for one in patterns if self.language == "opencl" and not one.search(self.code)]
-        root = next(
-            (one for one in Path(self.where).resolve().parents[: 1 + MAX_ABOVE] if (one / ".git").exists()), None
-        )
         texts = {
             file: file.read_text(errors="replace")
-            for file in (root.rglob("*.*") if root is not None and wanted else ())
+            for file in (self._project.rglob("*.*") if self._project is not None and wanted else ())
             if file.suffix in (".cl", ".h", ".clh") and file.is_file() and not file.samefile(self.where)
         }
         found = list[Path]()
@@ -210,13 +197,11 @@ class Unit:
     def parse(self, suffix: str = "") -> list[Any]:
         """Parses again, with `suffix` behind the source, until nothing is missing; the diagnostics that stay."""
         self._suffix = suffix
-        diagnostics: list[Any] = []
         for _ in range(MAX_ROUNDS):
-            diagnostics = self._parsed()
-            if not self._declared(diagnostics):
+            self.diagnostics = self._parsed()
+            if not self._declared(self.diagnostics):
                 break
-        self.diagnostics = diagnostics
-        return diagnostics
+        return self.diagnostics
 
     def _parsed(self) -> list[Any]:
         given = [f"-D{name}={value}" for name, value in self.defines.items() if self.language == "opencl"]
@@ -243,15 +228,12 @@ class Unit:
         before = len(self.missing) + len(self._stubs) + len(self.folders)
         for one in diagnostics:
             file = "" if one.location.file is None else one.location.file.name
-            place = file, one.location.line
             if (header := re.match(r"'(.+)' file not found", one.spelling)) is not None:
                 # The others of the file as well, as clang stops at each.
                 for name in (header[1], *(_INCLUDE.findall(self.text(file).decode(errors="replace")) if file else ())):
                     if not any((folder / name).is_file() for folder in (Path(file).parent, *self.folders)):
-                        if (folder := self._folder_above(name)) is not None:
-                            self.folders.append(folder)
-                        else:
-                            self.missing.setdefault(name, place)
+                        self.folders += (found_in := self._folder_above(name))
+                        self.missing |= {} if found_in else {name: None}
             elif (found := _UNKNOWN.match(one.spelling)) is not None and file:
                 at = one.location.offset
                 if not file.startswith(_EMPTY) and at < len(self.text(file)):
@@ -263,17 +245,26 @@ class Unit:
                 self._stubs.setdefault(f"{found[2] or ''}::{found[1]}", self._stub(file, at, found[1], found[2] or ""))
         return len(self.missing) + len(self._stubs) + len(self.folders) > before
 
-    def _folder_above(self, header: str) -> Path | None:
-        """The folder of the project that has a header of this name, as its build gives it with -I."""
+    @cached_property
+    def _above(self) -> list[Path]:
+        """The folders above the source, up to that of the project."""
         where = Path(self.where).resolve()
-        for folder in where.parents[: 1 + MAX_ABOVE] if where.is_file() else ():
-            for place in (folder, folder / "include", folder / "includes"):
-                if (place / header).is_file():
-                    return place
-            if (folder / ".git").exists():
-                found = [one for one in folder.rglob(Path(header).name) if one.as_posix().endswith(f"/{header}")]
-                return Path(found[0].as_posix().removesuffix(f"/{header}")) if len(found) == 1 else None
-        return None
+        above = list(where.parents[: 1 + MAX_ABOVE]) if where.is_file() else []
+        return above[: next((at for at, one in enumerate(above, 1) if (one / ".git").exists()), len(above))]
+
+    @property
+    def _project(self) -> Path | None:
+        return self._above[-1] if self._above and (self._above[-1] / ".git").exists() else None
+
+    def _folder_above(self, header: str) -> list[Path]:
+        """The folder of the project that has a header of this name, as its build gives it with -I: the nearest above,
+        or the only one."""
+        around = (place for one in self._above for place in (one, one / "include", one / "includes"))
+        if near := [one for one in around if (one / header).is_file()]:
+            return near[:1]
+        files = [] if self._project is None else self._project.rglob(Path(header).name)
+        found = [one.as_posix() for one in files if one.as_posix().endswith(f"/{header}")]
+        return [Path(found[0].removesuffix(f"/{header}"))] if len(found) == 1 else []
 
     def _stub(self, file: str, at: int, name: str, within: str) -> str:
         """A declaration of `name` that fits its use in `file` at the byte `at`."""
@@ -308,13 +299,9 @@ class Unit:
 
     def declarations(self, scope: Any | None = None) -> Iterator[Any]:
         """The author's declarations at the level of files and namespaces."""
-        if scope is None:
-            # Behind some two thousand built-in ones, which are not walked each time.
-            every = list(self.tree.cursor.get_children())
-            children = every[bisect_left(every, True, key=self.own) :]
-        else:
-            children = list(scope.get_children())
-        for one in children:
+        children = list((scope or self.tree.cursor).get_children())
+        # Behind some two thousand built-in ones, which are not walked each time.
+        for one in children[0 if scope else bisect_left(children, True, key=self.own) :]:
             if not self.own(one) or kind(one).startswith(("MACRO", "INCLUSION")):
                 continue
             outer = kind(one) == "UNEXPOSED_DECL" and self.written(one).startswith("extern")
@@ -390,10 +377,8 @@ class Unit:
         # A type of indices is an integer; the fewest that will do.
         tried = list[tuple[int, list[str], list[str]]]()
         for whole in sorted(itertools.product((False, True), repeat=min(len(free), MAX_FREE_TYPES)), key=sum):
-            texts = [
-                "int" if name in itertools.compress(free, whole) else text
-                for name, text in zip(names, order, strict=True)
-            ]
+            integers = {*itertools.compress(free, whole)}
+            texts = ["int" if name in integers else text for name, text in zip(names, order, strict=True)]
             faults = self._faults(template, texts)
             tried.append((len(faults), texts, faults))
             if not faults:

@@ -219,12 +219,6 @@ class Run:
         for one in node.kids:
             self.statement(one)
 
-    def _last(self, node: Node) -> None:
-        self.statement(node.kids[-1])
-
-    def _nothing(self, node: Node) -> None:
-        """A statement without effect."""
-
     def _jump(self, node: Node) -> None:
         self._lose(node, "inline assembly" if node.what == "asm" else "a jump")
 
@@ -897,9 +891,9 @@ _STATEMENTS: dict[str, Callable[[Run, Node], Any]] = {
     **dict.fromkeys(("block", "declaration"), Run._block),
     **dict.fromkeys(LOOPS, Run._loop),
     **dict.fromkeys(("return", "break", "continue"), Run._leave),
-    **dict.fromkeys(("case", "default", "label"), Run._last),
+    **dict.fromkeys(("case", "default", "label"), lambda run, node: run.statement(node.kids[-1])),
     **dict.fromkeys(("goto", "asm", "cxx_try", "for each"), Run._jump),
-    **{"variable": Run._declare, "if": Run._if, "switch": Run._switch, "nothing": Run._nothing},
+    **{"variable": Run._declare, "if": Run._if, "switch": Run._switch, "nothing": lambda run, node: None},
 }
 _EXPRESSIONS: dict[str, Callable[[Run, Node], Any]] = {
     **dict.fromkeys(("name", "member", "index", "deref", "this"), Run._load),

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from tunesmith.kernels.reader.facts import task_type
+from tunesmith.kernels.reader.facts import cast_to, task_type
 from tunesmith.kernels.reader.launch import CALL
 from tunesmith.kernels.reader.parse import FUNCTIONS, Entry, Unit, body, kind, split, walk
 
@@ -26,7 +26,7 @@ def with_members(unit: Unit, entry: Entry) -> str | None:
     """The source with the members of structures in their place; None where the kernel takes none by value, or one with
     a member that cannot be a parameter."""
     code, edits, made, spread = unit.code.encode(), list[tuple[int, int, str]](), list[str](), dict[int, list[str]]()
-    used, casts = used_members(entry.function), _casts(entry.declared)
+    used = used_members(entry.function)
     names = [one.spelling for one in entry.function.get_arguments()]
     generic = [one for one in entry.declared.get_children() if kind(one) == "PARM_DECL"]
     for at, (one, written) in enumerate(zip(entry.function.get_arguments(), generic, strict=True)):
@@ -35,7 +35,7 @@ def with_members(unit: Unit, entry: Entry) -> str | None:
             continue
         start, end = written.extent.start, written.extent.end.offset
         try:
-            parameters, value = _flat(type_, one.spelling, "", used, casts, unit.language)
+            parameters, value = _flat(type_, one.spelling, "", used, entry.declared, unit.language)
         except _Unsuitable:
             return None
         if start.file is None or start.file.name != unit.where or not parameters:
@@ -65,10 +65,10 @@ def _spread(call: str, members: dict[int, list[str]]) -> str:
 
 
 def _flat(
-    record: Any, name: str, path: str, used: set[str], casts: dict[str, str], language: str
+    record: Any, name: str, path: str, used: set[str], function: Any, language: str
 ) -> tuple[dict[str, str], str]:
     """Parameters for the members of a structure called `name`, with their paths in it behind `path`, and the
-    initialiser that makes it of them. casts: types of pointers to void. Raises `_Unsuitable`."""
+    initialiser that makes it of them. function: the kernel. Raises `_Unsuitable`."""
     parameters, values = dict[str, str](), list[str]()
     if record.kind.name == "EXTVECTOR":
         names = [f"{name}_{'xyzw'[at] if record.element_count <= 4 else at}" for at in range(record.element_count)]
@@ -85,7 +85,7 @@ def _flat(
             in_c = "{0}" if type_.kind.name in ("RECORD", "CONSTANTARRAY") else "0"
             values.append("{}" if language == "cuda" else in_c)
         elif type_.kind.name in ("RECORD", "EXTVECTOR") and not task_type(type_):
-            inner, value = _flat(type_, called, at, used, casts, language)
+            inner, value = _flat(type_, called, at, used, function, language)
             parameters |= inner
             values.append(value)
         elif type_.kind.name == "CONSTANTARRAY" and _is_plain(type_.element_type):
@@ -97,8 +97,8 @@ def _flat(
             values.append(f"{{{', '.join(names)}}}")
         elif _is_plain(type_):
             to_void = type_.kind.name == "POINTER" and type_.get_pointee().kind.name == "VOID"
-            spelled = casts.get(member.get_usr(), "") if to_void else ""
-            parameters[f"{spelled or member.type.spelling} {called}"] = at
+            into = cast_to(function, member) if to_void else None
+            parameters[f"{member.type.spelling if into is None else f'{into.spelling} *'} {called}"] = at
             values.append(called)
         else:
             raise _Unsuitable
@@ -117,17 +117,6 @@ def used_members(function: Any) -> set[str]:
     """What identifies all members that the function, or a function that it calls, reads or writes."""
     named = (one.referenced for one in _reached(function) if kind(one) == "MEMBER_REF_EXPR")
     return {one.get_usr() for one in named if one is not None}
-
-
-def _casts(function: Any) -> dict[str, str]:
-    """The types of pointers to which a function casts members, by what identifies these."""
-    found = dict[str, str]()
-    for one in walk(function):
-        if kind(one).endswith("CAST_EXPR") and one.type.get_canonical().kind.name == "POINTER":
-            for part in walk(one):
-                if kind(part) == "MEMBER_REF_EXPR" and part.referenced is not None:
-                    found.setdefault(part.referenced.get_usr(), one.type.spelling)
-    return found
 
 
 def _reached(function: Any) -> Iterator[Any]:
