@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -207,9 +207,12 @@ def written(read: ReadKernel, place: str, sources: Sequence[str] = (), more: Map
     which are among `more` files, by name."""
     facts, file = read.facts, f"baseline{BACKENDS[read.backend].suffix}"
     parameters = read.parameters
-    names = {one.name: _python_name(one.name) for one in parameters}
+    names = {one.name: one.name + "_" * keyword.iskeyword(one.name) for one in parameters}
     first = {one.name: scalar_value(one.default) for one in parameters}
-    least = _least(facts)
+    least, pointers = _least(facts), [one for one in parameters if one.pointer]
+    arrays = [(facts.roles[one.name], _shape(facts, one), one.dtype) for one in pointers]
+    known = all(one.name in facts.shapes for one in pointers)
+    unknown = () if known else ("the bytes that must be read and written at least",)
     sizes = ", ".join(f"{size} = {_size(first.get(size, facts.values.get(size, '')), least)}" for size in facts.sizes)
     lines = [
         f"# Drafted from {place}. Lines with a FILL comment need your answer; delete the comment when it is there.",
@@ -220,7 +223,7 @@ def written(read: ReadKernel, place: str, sources: Sequence[str] = (), more: Map
         f'reference = "reference.py:{read.name}"',
         "",
         "# Least traffic: each input read once, each output written once.",
-        _bytes(facts, parameters),
+        f'bytes = "{least_bytes(arrays)}"{_mark(unknown)}',
         *([f"requires = [{_quoted(facts.requires)}]"] if facts.requires else []),
         "",
         "arguments = [",
@@ -241,7 +244,7 @@ def written(read: ReadKernel, place: str, sources: Sequence[str] = (), more: Map
         "# The sizes that you use the kernel with; more [[workloads]] as you like. With `held_out = true` one is only",
         "# checked and compared.",
         "[[workloads]]",
-        f"sizes = {{ {sizes} }}  {MARK} {'; '.join(['the sizes you use', *facts.questions.get('sizes', [])])}"
+        f"sizes = {{ {sizes} }}{_mark(['the sizes you use', *facts.questions.get('sizes', [])])}"
         if sizes
         else "sizes = {}",
         *(['devices = ["gpu"]'] if read.backend != "opencl" else []),
@@ -251,6 +254,10 @@ def written(read: ReadKernel, place: str, sources: Sequence[str] = (), more: Map
     left = sum(line.count(f" {MARK}") for name, one in files.items() if name != file for line in one.splitlines())
     files |= more or {}
     return Draft(read.name, files, left)
+
+
+def _mark(questions: Sequence[str], between: str = "; ") -> str:
+    return f"  {MARK} {between.join(questions)}" if questions else ""
 
 
 def _size(value: str, least: int) -> str:
@@ -275,41 +282,31 @@ def _types(facts: Facts) -> list[str]:
     if not facts.types:
         return []
     lines = ["# The data types that you use the template with; the first one is meant where a workload names none."]
-    asked = f"  {MARK} {'; '.join(facts.questions['types'])}" if "types" in facts.questions else ""
+    asked = _mark(facts.questions.get("types", ()))
     return [*lines, "[types]", *(f'{name} = ["{dtype}"]{asked}' for name, dtype in facts.types.items()), ""]
 
 
 def _unset(read: ReadKernel) -> str:
     """A mark where the kernel reads tables in constant memory that the source does not set, as then they are zero."""
     if asked := read.facts.questions.get("source"):
-        return f"  {MARK} {'; '.join(asked)}"
+        return _mark(asked)
     found = [
         name
         for text in re.findall(r"^[^\n/]*__constant__[^;{}]*;", read.slice.text, re.MULTILINE)
         for name in re.findall(r"(\w+)\s*(?:\[[^\]]*\]\s*)*(?=[,;])", text)
         if not re.search(rf"\b{name}\b[^,;]*=", text) and len(re.findall(rf"\b{name}\b", read.slice.text)) > 1
     ]
-    if not found:
-        return ""
-    return (
-        f"  {MARK} the values of {', '.join(found)}, __constant__ memory that is read but never set: give an "
-        "initialiser in the source, or make an argument of it"
-    )
+    why = "__constant__ memory that is read but never set: give an initialiser in the source, or make an argument of it"
+    return _mark([f"the values of {', '.join(found)}, {why}"] if found else ())
 
 
 def _launch(facts: Facts) -> list[str]:
     block = ", ".join(one if one.isdigit() else f'"{one}"' for one in facts.block)
-    shared = (
-        f', shared_bytes = "{facts.shared}"' if facts.shared != "0" or "shared_bytes" in str(facts.questions) else ""
-    )
-    asked = facts.questions.get("launch")
-    mark = f"  {MARK} {' and '.join(asked)}" if asked else ""
+    given = facts.shared != "0" or "shared_bytes" in str(facts.questions)
+    shared = f', shared_bytes = "{facts.shared}"' if given else ""
+    mark = _mark(facts.questions.get("launch", ()), " and ")
     lines = [f"launch = {{ grid = [{_quoted(facts.grid)}], block = [{block}]{shared} }}{mark}"]
     return [*lines, *([f'static_shared_bytes = "{facts.static}"'] if facts.static != "0" else [])]
-
-
-def _python_name(name: str) -> str:
-    return f"{name}_" if keyword.iskeyword(name) else name
 
 
 def _shape(facts: Facts, one: Parameter) -> tuple[str, ...]:
@@ -332,29 +329,21 @@ def _argument(facts: Facts, one: Parameter, names: Mapping[str, str]) -> str:
         fields = f'name = "{names[one.name]}", role = "scalar", dtype = "{dtype}", value = "{value}"'
     else:
         role = facts.roles[one.name]
-        fields = (
-            f'name = "{names[one.name]}", role = "{role}", dtype = "{dtype}", shape = [{_quoted(_shape(facts, one))}]'
-        )
+        shape = _quoted(_shape(facts, one))
+        fields = f'name = "{names[one.name]}", role = "{role}", dtype = "{dtype}", shape = [{shape}]'
         if role != "out" and dtype == "bool":
             fields += ", fill = { low = 0, high = 1 }"
             questions.append(f"what {one.name} holds: `fill` draws as many false as true")
         elif role != "out" and dtype in DTYPES and not DTYPES[dtype].is_float:
             fields += ', fill = { kind = "uniform", mean = 50, scale = 50 }'
             questions.append(f"what {one.name} holds: `fill` draws whole numbers from mean - scale to mean + scale")
-    mark = f"  {MARK} {'; '.join(questions)}" if questions else ""
-    return f"{{ {fields} }},{mark}"
+    return f"{{ {fields} }},{_mark(questions)}"
 
 
-def _bytes(facts: Facts, parameters: Sequence[Parameter]) -> str:
-    terms, unknown = [], False
-    for one in parameters:
-        if one.pointer:
-            unknown |= one.name not in facts.shapes
-            twice = "2 * " if facts.roles[one.name] == "inout" else ""
-            shape = product((*_shape(facts, one), f"sizeof({one.dtype})"))
-            terms.append(f"{twice}{shape}")
-    mark = f"  {MARK} the bytes that must be read and written at least" if unknown else ""
-    return f'bytes = "{" + ".join(terms) or "0"}"{mark}'
+def least_bytes(arrays: Iterable[tuple[str, Sequence[str], str]]) -> str:
+    """The bytes that arrays, by role, shape and type, must be read and written at least."""
+    sizes = (("2 * " * (role == "inout"), product((*shape, f"sizeof({dtype})"))) for role, shape, dtype in arrays)
+    return " + ".join(f"{twice}{size}" for twice, size in sizes) or "0"
 
 
 def _reference(read: ReadKernel, parameters: Sequence[Parameter], names: Mapping[str, str]) -> str:

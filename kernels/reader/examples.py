@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tunesmith.kernels.reader.draft import ReadKernel, read_kernel
+from tunesmith.kernels.reader.draft import ReadKernel, least_bytes, read_kernel
 from tunesmith.kernels.reader.facts import Parameter, Role, product
 from tunesmith.kernels.reader.parse import SourceError
 from tunesmith.kernels.spec.dtypes import DTYPES
@@ -97,13 +97,6 @@ def task_from(
         if own not in [one.sizes for one in workloads]:
             name = "x".join(map(str, own.values())) or f"workload{number}"
             workloads.append(Workload(name=name, sizes=own, types={}))
-    moved = [
-        " * ".join(
-            [*([] if one.role != "inout" else ["2"]), *(f"({dim})" for dim in one.shape), f"sizeof({one.dtype})"]
-        )
-        for one in arguments
-        if one.role != "scalar"
-    ]
     task = Task(
         name=signature.name,
         entry=signature.name,
@@ -111,7 +104,7 @@ def task_from(
         reference=reference[0],
         reference_name=reference[1],
         framework=reference[2],
-        bytes=" + ".join(moved),
+        bytes=least_bytes((one.role, one.shape, one.dtype) for one in arguments if one.role != "scalar"),
         tolerance=_tolerances(tolerance or {}),
         workloads=tuple(workloads),
         backends={

@@ -7,6 +7,7 @@ any set.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -237,11 +238,8 @@ class _Search:
         self.lowering = Lowering(unit)
         self.kernel = self.lowering.symbol(entry.function)
         self.whole = [one.name for one in facts.parameters if one.whole and one.name and one.name not in facts.values]
-        self.cells = {
-            one.name: (DTYPES[one.dtype].size, one.lanes)
-            for one in facts.parameters
-            if one.dtype in DTYPES and not one.local
-        }
+        typed = [one for one in facts.parameters if one.dtype in DTYPES and not one.local]
+        self.cells = {one.name: (DTYPES[one.dtype].size, one.lanes) for one in typed}
         self.extra: list[str] = []
         self.fixed: dict[str, str] = {}
         self.left = BUDGET
@@ -254,12 +252,10 @@ class _Search:
         """Values of the sizes, different ones for each, in changing order."""
         names = [*self.whole, *self.extra]
         primes = primes[: 5 if len(names) < 5 else 8 if len(names) < 8 else 11]
-        found = [
-            {name: primes[(3 * at + 2 * turn) % len(primes)] * unit for at, name in enumerate(names)}
-            for turn in range(SETS)
-        ]
         return [
-            one | {name: _MANY[(turn + at) % 3] for at, name in enumerate(self.fixed)} for turn, one in enumerate(found)
+            {name: primes[(3 * at + 2 * turn) % len(primes)] * unit for at, name in enumerate(names)}
+            | {name: _MANY[(turn + at) % 3] for at, name in enumerate(self.fixed)}
+            for turn in range(SETS)
         ]
 
     def _run(self, arguments: Mapping[str, int], grid: Sequence[int], block: Sequence[int]) -> Run:
@@ -306,16 +302,13 @@ class _Search:
         fixed = _declared_block(self.unit, self.entry) or tuple(int(one or 1) for one in (given[0] if given else ()))
         blocks = [fixed] if fixed else [_placed(one, threads) for one in BLOCKS[len(threads)]]
         best: tuple[tuple[int, ...], list[Run], Sequence[int]] | None = None
-        for block in blocks:
-            for sets in [self.sets, self._sets(_SMALL, 16)] if len(threads) > 1 else [self.sets]:
-                runs, grid = self._tried(block, grid_axes, sets)
-                best = best or (block, runs, grid)
-                if self._suits(runs):
-                    best, self.sets = (block, runs, grid), sets
-                    break
-            else:
-                continue
-            break
+        several = [self.sets, self._sets(_SMALL, 16)] if len(threads) > 1 else [self.sets]
+        for block, sets in itertools.product(blocks, several):
+            runs, grid = self._tried(block, grid_axes, sets)
+            best = best or (block, runs, grid)
+            if self._suits(runs):
+                best, self.sets = (block, runs, grid), sets
+                break
         assert best is not None
         self._cover(*best, grid_axes)
         why = f"the source has <<<{found[0].written}>>>" if found else "the source has none"
@@ -420,12 +413,8 @@ class _Search:
             if aligned is not None:
                 break
         runs, shapes = first if first is not None else ([], {})
-        needed = {
-            name
-            for dims in (*shapes.values(), facts.grid, facts.block, facts.values.values())
-            for one in dims or ()
-            for name in parse(one).names
-        }
+        reached = (*shapes.values(), facts.grid, facts.block, facts.values.values())
+        needed = {name for dims in reached for one in dims or () for name in parse(one).names}
         steering = set[str]().union(*(run.steering for run in runs)) if runs else set(self.whole)
         facts.sizes = [one for one in (*self.whole, *self.extra) if one in needed or one in steering]
         again = runs
@@ -514,17 +503,13 @@ class _Search:
             best = self._unexplained(), before
             at = self.facts.grid.index(name)
             block = int([*self.facts.block, "1", "1"][at])
-            for other in (
-                (text for one in self.whole for text in (one, *([f"{one} // {block}"] if block > 1 else [])))
-                if best[0]
-                else ()
-            ):
+            others = [text for one in self.whole for text in (one, f"{one} // {block}")[: 1 + (block > 1)]]
+            for other in others if best[0] else ():
                 self.facts.grid = tuple(other if one == name else one for one in before[0])
                 self.extra = [one for one in before[1] if one != name]
                 self.sets = self._sets(_PRIMES) if "/" not in other else self._sets(_SMALL, block)
-                best = min(
-                    best, (self._unexplained(), (self.facts.grid, self.extra, self.sets)), key=lambda one: one[0]
-                )
+                found = self._unexplained(), (self.facts.grid, self.extra, self.sets)
+                best = min(best, found, key=lambda one: one[0])
             self.named |= best[1] is not before and "/" in str(best[1][0])
             self.facts.grid, self.extra, self.sets = best[1]
 
@@ -563,12 +548,11 @@ class _Search:
         if not stopped and not any(at.read or at.written or at.lost for at in arrays):
             facts.roles[name], facts.shapes[name] = "in", ("1",) if one.lanes == 1 else ("1", str(one.lanes))
             return
-        if lost and not one.kind.const:
-            facts.ask(name, f"the role of {name} (in, out or inout), which {lost} may use")
-        elif facts.roles[name] != "in" and _padded(one.cursor.type.get_canonical().get_pointee()):
-            facts.ask(name, f"the role of {name} (in, out or inout), as a store may change what fills up its elements")
-        elif stopped and not one.kind.const:
-            facts.ask(name, f"the role of {name} (in, out or inout), as the kernel is too long to be followed")
+        why = f"which {lost} may use" if lost else "as the kernel is too long to be followed" if stopped else ""
+        if facts.roles[name] != "in" and _padded(one.cursor.type.get_canonical().get_pointee()) and not lost:
+            why = "as a store may change what fills up its elements"
+        if why and not one.kind.const:
+            facts.ask(name, f"the role of {name} (in, out or inout), {why}")
         if shape is None:
             why = "whose indices are data" if any(at.open for at in arrays) else "an expression for each dimension"
             facts.ask(name, f"the shape of {name}, {why}")
@@ -599,13 +583,14 @@ class _Search:
             one.location.offset: one.type.spelling for one in walk(self.entry.declared) if kind(one) == "VAR_DECL"
         }
         for symbol in (again or runs)[-1].shared if again or runs else ():
-            if size := symbol.type.size:
-                written = generic.get(symbol.place, "")
-                element = next((one for one in open_types if re.match(rf"{one}\b", written)), None)
-                of_types += [f"{size // 4} * sizeof({element})"] if element else []
-                total += 0 if element else size
-                continue
-            self._dynamic([run.shared[symbol] for run in runs if symbol in run.shared])
+            if not (size := symbol.type.size):
+                self._dynamic([run.shared[symbol] for run in runs if symbol in run.shared])
+            elif element := next(
+                (one for one in open_types if re.match(rf"{one}\b", generic.get(symbol.place, ""))), ""
+            ):
+                of_types.append(f"{size // 4} * sizeof({element})")
+            else:
+                total += size
         facts.static = " + ".join([*([str(total)] if total else []), *of_types]) or "0"
         for parameter in facts.parameters:
             if parameter.local:

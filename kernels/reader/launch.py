@@ -52,6 +52,9 @@ def launches(unit: Unit, entry: Entry) -> list[HostLaunch]:
     for name in (entry.name, f'"{entry.name}"'):
         for function in unit.declarations() if not found else ():
             for call, (grid, block, shared), given in _calls(function, name, lowering):
+                if name == entry.name and len(given) not in (0, len([*entry.function.get_arguments()])):
+                    # Of structures the calls in front of launches have the members.
+                    continue
                 host = _Host(function, entry, given, lowering)
                 values = host.values()
                 one = host.dims(grid), host.dims(block), "0" if shared is None else host.text(shared)
@@ -112,10 +115,9 @@ def _pointed(cursor: Any, lowering: Lowering) -> list[Node]:
     """The arguments in an array of pointers to them."""
     for one in walk(cursor):
         declared = one.referenced if kind(one) == "DECL_REF_EXPR" else None
-        if declared is not None and kind(declared) == "VAR_DECL":
-            lists = [at for at in walk(declared) if kind(at) == "INIT_LIST_EXPR"]
-            if lists:
-                return [_unwrapped(lowering.node(at)) for at in lists[0].get_children()]
+        made = walk(declared) if declared is not None and kind(declared) == "VAR_DECL" else ()
+        if lists := [at for at in made if kind(at) == "INIT_LIST_EXPR"]:
+            return [_unwrapped(lowering.node(at)) for at in lists[0].get_children()]
     return []
 
 
@@ -273,11 +275,7 @@ class _Host:
             if found is not None:
                 return found
         if node.type.what == "number" and (given or (made is not None and len(made) <= 1)):
-            name = (
-                symbol.name
-                if symbol.name not in self._taken and symbol.name not in TASK_FUNCTIONS
-                else f"{symbol.name}_"
-            )
+            name = symbol.name + "_" * (symbol.name in self._taken or symbol.name in TASK_FUNCTIONS)
             text = self._lowering.unit.written(made[0].cursor) if made and not given else ""
             self.sizes[name] = " ".join(re.sub(r'[\\"]', " ", text).split())
             return name

@@ -335,29 +335,33 @@ class Unit:
             self.defines = macros | self.defines
             self.parse()
             return self.entry(wanted, option)
-        if hidden and not macros:
-            left_out = f"the preprocessor leaves {name} out at `{'` and `'.join(hidden)}`"
-            raise SourceError(f"{self.where}: {left_out}: set its macros for that, with -D or in it.")
-        if self.language == "opencl" and (head := re.search(r"\btemplate\s*<[^<>]*>(?=\s*(?:__)?kernel\b)", self.code)):
-            raise SourceError(f"{self.where}: `{head[0]}` is C++, not OpenCL C: write the kernel out for one type.")
         marks = "`__global__ void NAME(...)`" if self.language == "cuda" else "`__kernel void NAME(...)`"
         places = {self.code[: one.start()].count("\n") + 1 for one in re.finditer(rf"\b{name or 0}\s*\(", self.code)}
-        for one in self.diagnostics if name not in names else ():
-            if one.location.line in places and str(one.location.file) == self.where:
-                line = f"line {one.location.line}, with {name}, is not understood ({one.spelling})"
-                raise SourceError(f"{self.where}: {line}: give the macros that your build gives with -D.")
-        if not names:
+        here = [one for one in self.diagnostics if str(one.location.file) == self.where]
+        faults = [one for one in here if name not in names and one.location.line in places]
+        why = ""
+        if hidden and not macros:
+            left_out = f"the preprocessor leaves {name} out at `{'` and `'.join(hidden)}`"
+            why = f"{left_out}: set its macros for that, with -D or in it"
+        elif self.language == "opencl" and (
+            head := re.search(r"\btemplate\s*<[^<>]*>(?=\s*(?:__)?kernel\b)", self.code)
+        ):
+            why = f"`{head[0]}` is C++, not OpenCL C: write the kernel out for one type"
+        elif faults:
+            why = f"line {faults[0].location.line}, with {name}, is not understood ({faults[0].spelling})"
+            why += ": give the macros that your build gives with -D"
+        elif not names and re.search(rf"\b{name or 0}\s*\([^;{{}}]*\)\s*;", self.code):
+            why = f"{name} is declared here without its body: name the file that has it"
+        elif not names:
             why = f"there is no kernel, a function {marks} with its body; if a macro makes it, write that out"
-            if re.search(rf"\b{name or 0}\s*\([^;{{}}]*\)\s*;", self.code):
-                why = f"{name} is declared here without its body: name the file that has it"
+        elif not name and len(names) > 1:
+            why = f"there are {len(names)} kernels: choose one of {', '.join(names)} with {option}"
+        elif name and name not in names:
+            why = f"there is no kernel '{name}'; choose {option} from {', '.join(names)}"
+        if why:
             raise SourceError(f"{self.where}: {why}.")
-        if not name and len(names) > 1:
-            known = f"there are {len(names)} kernels: choose one of {', '.join(names)} with {option}"
-            raise SourceError(f"{self.where}: {known}.")
         name = name or names[0]
         chosen = [one for one in found if one.spelling == name]
-        if not chosen:
-            raise SourceError(f"{self.where}: there is no kernel '{name}'; choose {option} from {', '.join(names)}.")
         if any(kind(one) == "FUNCTION_TEMPLATE" for one in chosen):
             # Of a template and its specialisations, the values choose.
             chosen = [one for one in chosen if library().clang_getSpecializedCursorTemplate(one) is None]

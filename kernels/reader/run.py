@@ -626,11 +626,7 @@ class Run:
     def _get(self, place: Any, kind_: Kind) -> Any:
         if place in self.env:
             return self.env[place]
-        members = {
-            name[len(place)]: value
-            for name, value in self.env.items()
-            if len(name) == len(place) + 1 and name[: len(place)] == place
-        }
+        members = {name[-1]: value for name, value in self.env.items() if name[:-1] == place}
         if kind_.what == "record" and members:
             return members
         return self._unknown(kind_)

@@ -347,18 +347,13 @@ def _declaration(reached: _Reached, one: _Declared) -> str:
         rest = re.compile(rb"(?:[^;{}]|\{[^{}]*\})*;").match(data, one.end)
         text += rest[0].decode(errors="replace") if rest is not None and not text.rstrip().endswith((";",)) else ""
     if reached.unit.language == "cuda":
-        if kind(one.cursor) in FUNCTIONS and not {"CUDADEVICE_ATTR", "CUDAGLOBAL_ATTR"} & {
-            kind(at) for at in one.cursor.get_children()
-        }:
+        attributes, type_ = {kind(at) for at in one.cursor.get_children()}, one.cursor.type.get_canonical()
+        number = type_.kind.name in ("FLOAT", "DOUBLE") and type_.is_const_qualified()
+        if kind(one.cursor) in FUNCTIONS and not {"CUDADEVICE_ATTR", "CUDAGLOBAL_ATTR"} & attributes:
             at = _after_template(text)
             text = f"{text[:at]}__device__ {text[at:]}"
-        elif (
-            kind(one.cursor) == "VAR_DECL"
-            and one.cursor.type.is_const_qualified()
-            and "constexpr" not in text
-            and "__" not in text
-        ):
-            text = f"constexpr {text}" if one.cursor.type.get_canonical().kind.name in ("FLOAT", "DOUBLE") else text
+        elif kind(one.cursor) == "VAR_DECL" and number and "constexpr" not in text and "__" not in text:
+            text = f"constexpr {text}"
     return text
 
 

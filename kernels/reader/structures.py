@@ -107,10 +107,8 @@ def _flat(
 
 def _is_plain(type_: Any) -> bool:
     """Whether it is a number, or a pointer to something else than a function."""
-    type_ = type_.get_canonical()
-    if type_.kind.name == "POINTER":
-        return bool(type_.get_pointee().kind.name != "FUNCTIONPROTO")
-    return bool(task_type(type_))
+    inner = type_.get_canonical().get_pointee()
+    return bool(task_type(type_)) if inner.kind.name == "INVALID" else inner.kind.name != "FUNCTIONPROTO"
 
 
 def used_members(function: Any) -> set[str]:
