@@ -181,13 +181,15 @@ def cast_to(function: Any, pointer: Any) -> Any | None:
             elif kind(cursor) == "VAR_DECL":
                 variable = cursor
             elif into is None and type_.get_pointee().kind.name != "VOID":
-                into = type_.get_pointee()
-            if kind(cursor) in ("DECL_REF_EXPR", "MEMBER_REF_EXPR") and cursor.referenced == name:
+                written = cursor.type.get_pointee()
+                into = type_.get_pointee() if written.kind.name == "INVALID" else written
+            used = cursor.referenced if kind(cursor) in ("DECL_REF_EXPR", "MEMBER_REF_EXPR") else None
+            if used is not None and (used == name or (kind(used) == "FIELD_DECL" and used.get_usr() == name.get_usr())):
                 if into is not None:
-                    found[bare(into.spelling)] = into
+                    found[bare(into.get_canonical().spelling)] = into
                 names += [variable] if variable is not None and variable not in names else []
             waiting += [(one, into, variable) for one in cursor.get_children()]
-    wider = [one for one in found.values() if one.get_size() > 1]
+    wider = [one for one in found.values() if one.get_size() != 1]
     return wider[0] if len(wider) == 1 else None
 
 
