@@ -7,6 +7,7 @@ any set.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 from collections.abc import Mapping, Sequence
@@ -224,7 +225,7 @@ def read_facts(unit: Unit, entry: Entry, doubts: Sequence[str] = ()) -> Facts:
     elif search.dynamic:
         facts.ask("launch", "shared_bytes, the bytes of dynamic shared memory")
     for name, text in known[0].sizes.items() if known and not search.guessed else ():
-        if text and name in facts.sizes:
+        if re.search("[-+*/%]", text) and name in facts.sizes:
             facts.ask("launch", f"whether {name} is a size of its own, which the source computes as `{text}`")
     for one in facts.parameters if doubts else ():
         if one.pointer and not one.local:
@@ -247,7 +248,8 @@ class _Search:
         self.left = BUDGET
         self.sets = self._sets(_PRIMES)
         self.used: Sets = []
-        self.guessed = self.named = self.dynamic = False
+        self.guessed = self.counted = self.dynamic = False
+        self.named = {one.spelling for one in walk(entry.function) if kind(one) == "DECL_REF_EXPR"}
         self.in_block: dict[str, str] = {}
 
     def _sets(self, primes: tuple[int, ...], unit: int = 1) -> Sets:
@@ -379,8 +381,7 @@ class _Search:
             if dims is not None and not all(one.isdigit() for one in dims):
                 return f"ceil_div({product(dims)}, {block})"
             self.facts.unknown = f"the number of blocks along {axis}"
-        used = {one.spelling for one in walk(self.entry.function) if kind(one) == "DECL_REF_EXPR"}
-        unused = [one for one in self.whole if one not in used]
+        unused = [one for one in self.whole if one not in self.named]
         if len(unused) == 1 and axis == axes[-1]:
             return unused[0]
         name = "rows" if len(axes) == 1 else f"blocks_{axis}"
@@ -474,16 +475,12 @@ class _Search:
         return runs, shapes
 
     def _grown(self, name: str, sizes: Mapping[str, int]) -> dict[str, int]:
-        """The sizes with one so large that it makes a difference to a grid that it is divided in."""
-        grown = {**sizes, name: LARGE}
-        if any(name in parse(one).names for one in self.facts.grid) and {*self._extents(grown)} == {1}:
-            grown[name] = next(
-                (LARGE * by for by in (4, 16) if {*self._extents({**grown, name: LARGE * by})} != {1}), LARGE
-            )
-        return grown
-
-    def _extents(self, sizes: Mapping[str, int]) -> list[int]:
-        return [values(one, [sizes])[0] for one in self.facts.grid]
+        """The sizes with one so large that a grid in which it is divided has several blocks."""
+        divided = [one for one in self.facts.grid if name in parse(one).names]
+        grown = [{**sizes, name: LARGE * by} for by in (1, 4, 16)]
+        with contextlib.suppress(ExpressionError):
+            return next((one for one in grown if any(values(text, [one])[0] > 1 for text in divided)), grown[0])
+        return grown[0]
 
     def _verify(self, runs: Sequence[Run], shapes: Shapes) -> None:
         """Drops shapes that hold on the sets that they were found on alone."""
@@ -512,7 +509,7 @@ class _Search:
                 self.sets = self._sets(_PRIMES) if "/" not in other else self._sets(_SMALL, block)
                 found = self._unexplained(), (self.facts.grid, self.extra, self.sets)
                 best = min(best, found, key=lambda one: one[0])
-            self.named |= best[1] is not before and "/" in str(best[1][0])
+            self.counted |= best[1] is not before and "/" in str(best[1][0])
             self.facts.grid, self.extra, self.sets = best[1]
 
     def _unexplained(self) -> int:
@@ -547,9 +544,11 @@ class _Search:
         lost = next((at.lost for at in arrays if at.lost), "")
         stopped = not arrays or any(run.stopped for run in again)
         facts.roles[name] = self._role(one, arrays, shape, stopped)
-        if not stopped and not any(at.read or at.written or at.lost for at in arrays):
+        if name not in self.named:
             facts.roles[name], facts.shapes[name] = "in", ("1",) if one.lanes == 1 else ("1", str(one.lanes))
             return
+        if not stopped and not one.kind.const and not any(at.read or at.written or at.lost for at in arrays):
+            facts.ask(name, f"the role of {name} (in, out or inout), which no run of the kernel touched")
         why = f"which {lost} may use" if lost else "as the kernel is too long to be followed" if stopped else ""
         if facts.roles[name] != "in" and _padded(one.cursor.type.get_canonical().get_pointee()) and not lost:
             why = "as a store may change what fills up its elements"
@@ -560,7 +559,7 @@ class _Search:
             facts.ask(name, f"the shape of {name}, {why}")
             return
         facts.shapes[name] = shape
-        if self.named:
+        if self.counted:
             facts.ask(name, f"the shape of {name}, where your launch is another one")
         if any(at.negative for at in arrays):
             facts.ask(name, f"the shape of {name}, of which indices below 0 are used on some sizes")
