@@ -203,8 +203,7 @@ def draft(
 
 
 def written(read: ReadKernel, place: str, sources: Sequence[str] = (), more: Mapping[str, str] | None = None) -> Draft:
-    """The draft of a kernel that was read. sources: lines of task.toml on the backend's sources beside the baseline,
-    which are among `more` files, by name."""
+    """The draft of a kernel. sources: lines of task.toml on sources beside the baseline; more: their files, by name."""
     facts, file = read.facts, f"baseline{BACKENDS[read.backend].suffix}"
     parameters = read.parameters
     names = {one.name: one.name + "_" * keyword.iskeyword(one.name) for one in parameters}

@@ -30,8 +30,7 @@ MIN_NUMBER = 16
 
 
 def read_signature(source: str, entry: str | None) -> ReadKernel:
-    """The arguments that the kernel `entry` of `source` (CUDA C++ or OpenCL C), or the only one, takes. Raises
-    `SourceError`."""
+    """The arguments of the kernel `entry` of `source` (CUDA C++ or OpenCL C), or the only one. Raises `SourceError`."""
     return required(read_kernel(source, entry, WHERE, option="entry"))
 
 
@@ -186,8 +185,7 @@ class _Sizes:
                     raise SourceError(f"{WHERE}: {name} is {least}; give a whole number of at least 1.")
 
     def _solve(self) -> None:
-        """Values of whole-number parameters from the shapes that the kernel reaches: of a number of elements, or of one
-        dimension, the only unknown size."""
+        """Values of whole-number parameters that are the only unknown size in a number of elements or a dimension."""
         for name, drafted in [one for one in self._drafted.items() if one[0] in self._examples[0]] * 2:
             dims = self._dims(name)
             alike = all(len(one) == len(drafted) for one in dims)
@@ -287,8 +285,7 @@ def _argument(
 
 
 def _fill(given: Any, role: str) -> Fill:
-    """Contents like an example's: its mean and spread, or its range where it is never negative or holds whole
-    numbers."""
+    """Contents like an example's: its mean and spread; its range where it is never negative or whole numbers."""
     values = np.asarray(given).astype(np.float64)
     finite = values[np.isfinite(values)]
     if role == "out" or not finite.size:

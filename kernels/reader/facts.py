@@ -86,9 +86,8 @@ class Facts:
     """parameters: of the kernel; sizes: names; grid, block: expressions; shapes, roles: by array; questions: by
     "launch", or the name of a parameter, what is not known of it; requires: what must hold of sizes; shared: bytes of
     dynamic shared memory; static: bytes that the source declares; local: by local parameter its elements where they are
-    constant, or nothing where the launch gives its bytes; unknown: what of
-    the launch is not even guessed; types: of the task, with the data type that the source has; values: of scalars that
-    follow from sizes."""
+    constant, or nothing where the launch gives its bytes; unknown: what of the launch is not even guessed; types: of
+    the task, with the data type that the source has; values: of scalars that follow from sizes."""
 
     parameters: list[Parameter]
     sizes: list[str] = field(default_factory=list)
@@ -285,9 +284,8 @@ class _Search:
         if in_block:
             facts.ask("launch", f"the block, which the source launches with {' and '.join(in_block)}")
         self.extra = [one for one in host.sizes if one not in (*self.whole, *in_block)]
-        for at, text in enumerate(facts.grid):
-            if text.isdigit() and int(text) > MANY_BLOCKS:
-                self.fixed[f"grid_{'xyz'[at]}"] = text
+        many = [(axis, one) for axis, one in zip("xyz", facts.grid, strict=False) if one.isdigit()]
+        self.fixed = {f"grid_{axis}": text for axis, text in many if int(text) > MANY_BLOCKS}
         facts.grid = tuple(next((name for name, of in self.fixed.items() if of == one), one) for one in facts.grid)
         self.sets = self._sets(_PRIMES)
         try:
@@ -304,7 +302,8 @@ class _Search:
         self.sets = self._sets(_SMALL) if len(grid_axes) > 2 else self.sets
         given = [one.block for one in found if all(text and text.isdigit() for text in one.block)]
         fixed = _declared_block(self.unit, self.entry) or tuple(int(one or 1) for one in (given[0] if given else ()))
-        blocks = [fixed] if fixed else [_placed(one, threads) for one in BLOCKS[len(threads)]]
+        placed = [dict(zip(threads, one, strict=False)) for one in BLOCKS[len(threads)]]
+        blocks = [fixed] if fixed else [tuple(one.get(axis, 1) for axis in "xyz") for one in placed]
         best: tuple[tuple[int, ...], list[Run], Sequence[int]] | None = None
         several = [self.sets, self._sets(_SMALL, 16)] if len(threads) > 1 else [self.sets]
         for block, sets in itertools.product(blocks, several):
@@ -522,8 +521,7 @@ class _Search:
         return _open(found[1]) + sum(one.written and not one.covered(one.reach) for one in left)
 
     def _require(self, unit: int, runs: Sequence[Run], shapes: Shapes) -> None:
-        """Sizes that must be a multiple of `unit`, as the kernel leaves its arrays where they are not, or elements
-        out."""
+        """Sizes that must be a multiple of `unit`, as the kernel leaves its arrays, or elements out, elsewhere."""
         last, at = runs[-1], self.used[-1]
         whole = [name for name, dims in shapes.items() if dims and last.arrays[name].covered(_count(dims, at))]
         for size in (*self.whole, *self.extra):
@@ -633,11 +631,6 @@ def _put(text: str, values_: Mapping[str, str]) -> str:
     for name, value in values_.items():
         text = re.sub(rf"\b{name}\b", value, text)
     return text if parse(text).names else str(parse(text).integer({}))
-
-
-def _placed(block: Sequence[int], axes: Sequence[str]) -> tuple[int, ...]:
-    extents = dict(zip(axes, block, strict=False))
-    return tuple(extents.get(axis, 1) for axis in "xyz")
 
 
 def product(dims: Sequence[str]) -> str:

@@ -25,8 +25,7 @@ _LAUNCH = re.compile(
     r"\b((?:\w+::)*(\w+)\s*(?:<(?:[^;<>{}]|<[^;<>{}]*>)*>\s*)?)"
     r"<<[ \t]*<([^;{}#\\]*?)>>[ \t]*>\s*\(([^;{}#\\]*)\)\s*;"
 )
-"""Groups: the name with its qualifiers and template arguments, the bare name, the configuration, the arguments.
-Formatters write spaces into `<<<`."""
+"""Groups: the whole name, the bare name, the configuration, the arguments. Formatters write spaces into `<<<`."""
 CALL = "tunesmith_launch"
 _OPERATORS = frozenset(["+", "-", "*", "/", "%", "<<", ">>", "<", ">", "<=", ">=", "==", "!="])
 
@@ -282,8 +281,7 @@ class _Host:
         return None
 
     def _bound(self, name: str, at: int) -> str:
-        """The value of a parameter of the host's template: of the kernel's that a launch binds to it, else by the
-        instances of the host's function."""
+        """The value of a parameter of the host's template: the kernel's that it is, else by the host's instances."""
         unit, entry = self._lowering.unit, self._entry
         of_kernel = [one.spelling for one in entry.declared.get_children() if kind(one).startswith("TEMPLATE_")]
         for given in re.findall(rf"\b{entry.name}\s*<([^;{{}}()]*?)>\s*<<<", unit.code):

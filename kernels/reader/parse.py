@@ -131,8 +131,8 @@ def constant(cursor: Any) -> int | float | None:
 
 
 class Unit:
-    """A source with its headers. where: its file; language: "cuda" or "opencl"; defines: macros; folders: of
-    headers."""
+    """A source with its headers. where: its file; language: "cuda" or "opencl"; folders: of headers; defines: macros.
+    proposed: macros, and ahead: files of the project, that the source alone does not ask for."""
 
     def __init__(
         self,
@@ -257,8 +257,7 @@ class Unit:
         return self._above[-1] if self._above and (self._above[-1] / ".git").exists() else None
 
     def _folder_above(self, header: str) -> list[Path]:
-        """The folder of the project that has a header of this name, as its build gives it with -I: the nearest above,
-        or the only one."""
+        """The folder that has a header of this name, as builds give with -I: the nearest above, or the only one."""
         around = (place for one in self._above for place in (one, one / "include", one / "includes"))
         if near := [one for one in around if (one / header).is_file()]:
             return near[:1]
@@ -321,7 +320,8 @@ class Unit:
     def _is_kernel(self, function: Any) -> bool:
         if self.language == "cuda":
             return any(kind(one) == "CUDAGLOBAL_ATTR" for one in function.get_children())
-        return any(token.spelling in ("__kernel", "kernel") for token in _head(function))
+        head = itertools.takewhile(lambda token: token.spelling != function.spelling, function.get_tokens())
+        return any(token.spelling in ("__kernel", "kernel") for token in head)
 
     def entry(self, wanted: str | None, option: str = "--entry") -> Entry:
         """The kernel that `wanted` names, as `k` or as `k<256, float>`, or the only one. Raises `SourceError`."""
@@ -504,8 +504,7 @@ class Unit:
 
 
 def conditions(code: str, declared: str) -> list[str]:
-    """The conditions of the preprocessor that leave a declaration, a regular expression, out, as the source has
-    them."""
+    """The conditions of the preprocessor that leave a declaration, a regular expression, out."""
     found, around = re.search(declared, code), list[str]()
     above = code[: found.start()] if found is not None else ""
     for word, rest in re.findall(r"(?m)^[ \t]*#[ \t]*(if\w*|el\w*|endif)\b[ \t]*(.*)", above):
@@ -572,14 +571,6 @@ def _is_whole(function: Any) -> bool:
 def within(cursor: Any, file: str, offset: int) -> bool:
     first, last = cursor.extent.start, cursor.extent.end
     return bool(first.file.name == file and first.offset <= offset < last.offset)
-
-
-def _head(function: Any) -> Iterator[Any]:
-    """The tokens of a function up to its name."""
-    for token in function.get_tokens():
-        if token.spelling == function.spelling:
-            return
-        yield token
 
 
 def body(function: Any) -> Any | None:

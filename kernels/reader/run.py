@@ -65,8 +65,7 @@ class Array:
     """The accesses of a run to an array. element: bytes of one; lanes: elements of a vector, or structure, that it is
     made of; reach: elements from its begin, as far as they are known, in whole vectors; open: whether an index is not
     known; negative: whether one may be; read, written: at all; early: read before it was written for certain; collides:
-    whether two threads write an element; assigned: by element, whether one did; lost: why the run does not know what
-    happens."""
+    whether two threads write an element; assigned: by element, whether one did; lost: why the run lost track."""
 
     element: int
     lanes: int = 1
@@ -389,8 +388,7 @@ class Run:
         return found if isinstance(found, Span) else ANY
 
     def value(self, node: Node, wanted: Kind | None = None) -> Any:
-        """A `Span`, a `Pointer`, the members of a structure by name or, of a lambda, its node. wanted: the type of a
-        list without one."""
+        """A `Span`, a `Pointer`, the members of a structure or a lambda. wanted: the type of a list without one."""
         self._step()
         into = node.converted
         if into is None:

@@ -23,8 +23,7 @@ class _Unsuitable(Exception):
 
 
 def with_members(unit: Unit, entry: Entry) -> str | None:
-    """The source with the members of structures in their place; None where the kernel takes none by value, or one with
-    a member that cannot be a parameter."""
+    """The source with members in the place of structures; None without any, or where one cannot be a parameter."""
     code, edits, made, spread = unit.code.encode(), list[tuple[int, int, str]](), list[str](), dict[int, list[str]]()
     used = used_members(entry.function)
     names = [one.spelling for one in entry.function.get_arguments()]
