@@ -337,11 +337,8 @@ class _Search:
                 return False
             for symbol, array in run.shared.items():
                 size, row = symbol.type.size, symbol.type.element
-                if not (array.read or array.written) or not size or row is None:
-                    continue
-                reach = array.reach * array.element
-                rows = row.what == "array" and run.block[1] > 1
-                if reach > size or (rows and reach <= size - row.size):
+                reach, rows = array.reach * array.element, row is not None and row.what == "array" and run.block[1] > 1
+                if size and row and reach and (reach > size or (rows and reach <= size - row.size)):
                     return False
         return True
 
@@ -351,9 +348,7 @@ class _Search:
         for axis in axes:
             at = "xyz".index(axis)
             found = [self._active(run, at, block[at]) for run in runs]
-            extents[at] = self._extent(
-                [one[0] for one in found], [one[1] for one in found], grid[at], block[at], axis, axes
-            )
+            extents[at] = self._extent(found, grid[at], block[at], axis, axes)
         self.facts.grid, self.facts.block = trimmed(extents), trimmed([str(one) for one in block])
         self.sets = self._sets(_PRIMES)
 
@@ -369,9 +364,8 @@ class _Search:
             found.append((int(of_blocks.max()) + 1, int(of_threads.max()) + 1))
         return (min if least else max)(found, default=(1, 1), key=lambda one: one[1])
 
-    def _extent(
-        self, blocks: list[int], threads: list[int], tried: int, block: int, axis: str, axes: Sequence[str]
-    ) -> str:
+    def _extent(self, found: list[tuple[int, int]], tried: int, block: int, axis: str, axes: Sequence[str]) -> str:
+        blocks, threads = zip(*found, strict=True)
         if all(one < tried for one in blocks):
             dims = fit(threads, self.sets) if block > 1 else None
             whole = None if all(one == blocks[0] for one in blocks) else fit(blocks, self.sets)
