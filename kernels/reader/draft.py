@@ -90,24 +90,6 @@ def read_kernel(
 ) -> ReadKernel:
     """The kernel `entry` of a source, or the only one; of a file that includes this one where it says more. Raises
     `SourceError` that names all that keeps it from being a task."""
-    try:
-        return _read(code, entry, place, folders, defines, option)
-    except SourceError as error:
-        for above in _including(Path(place)) if entry else ():
-            return _read(read_source(above, "SOURCE"), entry, str(above), folders, defines, option)
-        raise error
-
-
-def _including(file: Path) -> list[Path]:
-    """The sources beside a file that include it."""
-    beside = sorted(file.parent.glob("*.c*")) if file.is_file() else []
-    included = re.compile(rf'^[ \t]*#[ \t]*include[ \t]*[<"](?:[^>"\n]*/)?{re.escape(file.name)}[>"]', re.MULTILINE)
-    return [one for one in beside if one != file and included.search(one.read_text(encoding="utf-8", errors="replace"))]
-
-
-def _read(
-    code: str, entry: str | None, place: str, folders: Sequence[Path], defines: Mapping[str, str] | None, option: str
-) -> ReadKernel:
     code, backend = _unquoted(code), language_of(code)
     if hole := re.search(r"\{%.*?%\}|(?<=\s)\{\{ *[A-Za-z_]\w* *\}\}", code):
         why = "before this file is a source: give the text that it makes of it"
@@ -160,11 +142,20 @@ def _read(
             "of one: declare the others inside the kernel"
         )
     if obstacles:
+        for above in _including(Path(place)) if entry else ():
+            return read_kernel(read_source(above, "SOURCE"), entry, str(above), folders, defines, option)
         raise SourceError(f"{place}: " + "; ".join(dict.fromkeys(obstacles)) + ".")
     renamed = dict(zip((one for one, bound in found.types.items() if bound is None), part.types, strict=True))
     facts.parameters = [replace(one, dtype=renamed.get(one.dtype, one.dtype)) for one in facts.parameters]
     facts.types = {new: C_TYPES.get(found.launched.get(name, ""), "float32") for name, new in renamed.items()}
     return ReadKernel(found.name, backend, Slice(text, part.unknown, part.types), facts)
+
+
+def _including(file: Path) -> list[Path]:
+    """The sources beside a file that include it."""
+    beside = sorted(file.parent.glob("*.c*")) if file.is_file() else []
+    included = re.compile(rf'^[ \t]*#[ \t]*include[ \t]*[<"](?:[^>"\n]*/)?{re.escape(file.name)}[>"]', re.MULTILINE)
+    return [one for one in beside if one != file and included.search(one.read_text(encoding="utf-8", errors="replace"))]
 
 
 def _missing(unit: Unit) -> list[str]:
@@ -187,11 +178,8 @@ def _with_local_memory(text: str, name: str, facts: Facts) -> str:
     kept = [one for one in kept if one not in moved.values()]
     kept += [moved[one] for one, elements in facts.local.items() if not elements]
     before, brace, after = rest.partition("{")
-    lines = [
-        f"\n    {re.sub(_BEHIND_ELEMENT, '', moved[one])} {one}[{elements}];"
-        for one, elements in facts.local.items()
-        if elements
-    ]
+    fixed = [(re.sub(_BEHIND_ELEMENT, "", moved[one]), one, count) for one, count in facts.local.items() if count]
+    lines = [f"\n    {element} {one}[{count}];" for element, one, count in fixed]
     return f"{head}{', '.join(kept)}){before}{brace}{''.join(lines)}{after}"
 
 

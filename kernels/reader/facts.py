@@ -151,11 +151,8 @@ def _elements(type_: Any) -> tuple[str, int]:
     type_ = type_.get_canonical()
     vector = type_.kind.name in ("VECTOR", "EXTVECTOR", "CONSTANTARRAY")
     parts = [type_.element_type] if vector else [one.type for one in type_.get_fields()]
-    found = {_elements(one)[0] for one in parts}
-    if len(found) != 1 or "" in found:
-        return "", 1
-    dtype = found.pop()
-    return dtype, type_.get_size() // DTYPES[dtype].size
+    dtype, *others = {_elements(one)[0] for one in parts} or {""}
+    return ("", 1) if others or not dtype else (dtype, type_.get_size() // DTYPES[dtype].size)
 
 
 def _padded(type_: Any) -> bool:
@@ -216,7 +213,7 @@ def read_facts(unit: Unit, entry: Entry, doubts: Sequence[str] = ()) -> Facts:
     for file in unit.ahead:
         facts.ask("source", f"whether the declarations that {file.name} has of what the source lacks are meant")
     search.conclude()
-    given = search.put(known[0].shared) if known and known[0].shared else "0"
+    given = _put(known[0].shared, search.in_block) if known and known[0].shared else "0"
     if not parse(given).names <= set(facts.sizes):
         facts.ask("launch", f"shared_bytes, which the source computes from {' and '.join(sorted(parse(given).names))}")
     elif given != "0":
@@ -271,16 +268,14 @@ class _Search:
 
     # The launch.
 
-    def put(self, text: str) -> str:
-        """An expression of the host with what is chosen or computed from others in it."""
-        return _put(text, self.in_block | {name: f"({value})" for name, value in self.facts.values.items()})
-
     def take(self, host: HostLaunch) -> bool:
         """Takes the launch that the source has, where it can be run."""
         facts = self.facts
         in_block = [one for one in host.sizes if any(one in parse(text or "1").names for text in host.block)]
         self.in_block = {one: "256" if len(host.block) == 1 else "16" for one in in_block}
-        facts.grid, facts.block = (tuple(self.put(one or "1") for one in dims) for dims in (host.grid, host.block))
+        facts.grid, facts.block = (
+            tuple(_put(one or "1", self.in_block) for one in dims) for dims in (host.grid, host.block)
+        )
         if in_block:
             facts.ask("launch", f"the block, which the source launches with {' and '.join(in_block)}")
         self.extra = [one for one in host.sizes if one not in (*self.whole, *in_block)]
@@ -433,10 +428,9 @@ class _Search:
             size = "n" if all(one.name != "n" for one in facts.parameters) else "elements"
             facts.grid, facts.requires = (f"{size} // {block}",), [f"{size} % {block} == 0"]
             facts.sizes = [size if one == "rows" else one for one in facts.sizes]
+            rows = {"rows": f"({size} // {block})"}
             for name, dims in facts.shapes.items():
-                facts.shapes[name] = tuple(
-                    _put(one.replace(flat, size), {"rows": f"({size} // {block})"}) for one in dims
-                )
+                facts.shapes[name] = tuple(_put(one.replace(flat, size), rows) for one in dims)
 
     def _unit(self) -> int:
         extents = [int(one) for one in self.facts.block if one.isdigit()]

@@ -161,17 +161,15 @@ class _Host:
 
     def values(self) -> dict[str, str]:
         """The kernel's parameters that the function computes from others of them."""
-        found = dict[str, str]()
+        computed = dict[str, Node]()
         for place, argument in self._passed:
             name = self._own.pop(place, "")
-            text = self.text(argument) or ""
-            if name and text and (names := parse(text).names) and names <= {*self._own.values()}:
-                found[name] = text
-            self._own[place] = name
-        for name, text in found.items():
-            for other in found:
-                text = re.sub(rf"\b{other}\b", f"({found[other]})", text)
-            found[name] = text
+            names = parse(self.text(argument) or "1").names
+            if name and names and names <= {*self._own.values()}:
+                computed[name] = argument
+            elif name:
+                self._own[place] = name
+        found = {name: self.text(argument) or name for name, argument in computed.items()}
         self.sizes.clear()
         return found
 

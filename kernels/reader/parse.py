@@ -404,7 +404,7 @@ class Unit:
             why = f", as it uses undeclared names: {used}; name with -I the folders of its headers"
         if guessed:
             why += f", and nothing says the value of {', '.join(guessed)}: give it with -D NAME=VALUE"
-        instance = f"{'::'.join([*filter(None, scope(template)), template.spelling])}<{', '.join(texts)}>"
+        instance = f"{'::'.join([*filter(None, self.scope(template)), template.spelling])}<{', '.join(texts)}>"
         raise SourceError(f"{self.where}, line {template.location.line}: {instance} cannot be made{why}.")
 
     def _values(
@@ -440,7 +440,7 @@ class Unit:
     def _faults(self, template: Any, arguments: Sequence[str]) -> list[str]:
         """Parses again, with the instance of a template named behind the source: what clang has against it."""
         instance = f"{template.spelling}<{', '.join(arguments)}>"
-        found = self.parse(scoped(f"auto tunesmith_entry = &{instance};", scope(template)))
+        found = self.parse(self.scoped(f"auto tunesmith_entry = &{instance};", self.scope(template)))
         places = [(one.spelling, one.location.file, one.location.offset) for one in found]
         faults = [why for why, file, at in places if file is not None and within(template, file.name, at)]
         return faults or ([] if self._instance(template) is not None else [instance])
@@ -496,6 +496,22 @@ class Unit:
             return list(dict.fromkeys(filter(None, values))) or [""]
         return [""]
 
+    @staticmethod
+    def scope(cursor: Any) -> tuple[str, ...]:
+        """The namespaces around a declaration, an empty name for those without one."""
+        found, above = list[str](), cursor.lexical_parent
+        while above is not None and kind(above) != "TRANSLATION_UNIT":
+            if kind(above) == "NAMESPACE":
+                found.insert(0, above.spelling if "(anonymous" not in above.spelling else "")
+            above = above.lexical_parent
+        return tuple(found)
+
+    @staticmethod
+    def scoped(text: str, names: Sequence[str]) -> str:
+        for name in reversed(names):
+            text = f"namespace {name} {{\n{text}\n}}" if name else f"namespace {{\n{text}\n}}"
+        return text
+
     def written(self, cursor: Any) -> str:
         """The text of a cursor."""
         file = cursor.extent.start.file
@@ -540,22 +556,6 @@ def typical(name: str, type_: str = "INT") -> str:
     if type_ in ("BOOL", "ENUM"):
         return "false" if type_ == "BOOL" else "0"
     return "256" if re.search("(?i)thread|block|group|cta", name) else "4"
-
-
-def scope(cursor: Any) -> tuple[str, ...]:
-    """The namespaces around a declaration, an empty name for those without one."""
-    found, above = list[str](), cursor.lexical_parent
-    while above is not None and kind(above) != "TRANSLATION_UNIT":
-        if kind(above) == "NAMESPACE":
-            found.insert(0, above.spelling if "(anonymous" not in above.spelling else "")
-        above = above.lexical_parent
-    return tuple(found)
-
-
-def scoped(text: str, names: Sequence[str]) -> str:
-    for name in reversed(names):
-        text = f"namespace {name} {{\n{text}\n}}" if name else f"namespace {{\n{text}\n}}"
-    return text
 
 
 def uncommented(code: str) -> str:

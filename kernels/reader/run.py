@@ -797,18 +797,15 @@ class Run:
                 return dict(zip("xyzw", values, strict=False))
             converts = "convert" in name and node.type.what == "number"
             return fitted(numbers[0], node.type) if converts else self._unknown(node.type)
-        if pointers:
-            return self._with_pointers(node, given, values)
-        return self._unknown(node.type)
+        return self._with_pointers(node, given, values) if pointers else self._unknown(node.type)
 
     def _with_pointers(self, node: Node, given: Sequence[Node], values: Sequence[Any]) -> Any:
         name, elements = node.op, [one.result.element or _VOID for one in given]
         first = values[0]
         if "atom" in name and isinstance(first, Pointer):
             self.access(first, elements[0], reads=True, writes=True, certain=False)
-            for one in values[1:]:
-                if isinstance(one, Pointer):
-                    self._lose(node, f"`{name}`")
+            if any(isinstance(one, Pointer) for one in values[1:]):
+                self._lose(node, f"`{name}`")
             return self._unknown(node.type)
         if name in READING and isinstance(first, Pointer):
             return self.access(first, node.type, reads=True)

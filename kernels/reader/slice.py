@@ -15,19 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tunesmith.kernels.build.guard import HEADER_FOLDERS, HEADERS
-from tunesmith.kernels.reader.parse import (
-    BUILTINS,
-    FUNCTIONS,
-    Entry,
-    Unit,
-    Unknown,
-    kind,
-    library,
-    scope,
-    scoped,
-    walk,
-    within,
-)
+from tunesmith.kernels.reader.parse import BUILTINS, FUNCTIONS, Entry, Unit, Unknown, kind, library, walk, within
 
 MAX_LISTED = 12
 """Names in a sentence."""
@@ -79,7 +67,7 @@ class _Reached:
         self._named: dict[str, list[_Declared]] = {}
         for cursor in unit.declarations():
             file = cursor.extent.start.file.name
-            one = _Declared(file, cursor.extent.start.offset, cursor.extent.end.offset, cursor, scope(cursor))
+            one = _Declared(file, cursor.extent.start.offset, cursor.extent.end.offset, cursor, unit.scope(cursor))
             self._places.setdefault(file, []).append(one)
             if kind(cursor) in FUNCTIONS:
                 self._named.setdefault(cursor.get_usr(), []).append(one)
@@ -147,11 +135,8 @@ class _Reached:
         for one in walk(cursor):
             # An operator in a template may belong to any class; the instance tells to which.
             if kind(one) == "OVERLOADED_DECL_REF" and not one.spelling.startswith("operator"):
-                overloads = (
-                    library().clang_getOverloadedDecl(one, at)
-                    for at in range(library().clang_getNumOverloadedDecls(one))
-                )
-                for overload in overloads:
+                for at in range(library().clang_getNumOverloadedDecls(one)):
+                    overload = library().clang_getOverloadedDecl(one, at)
                     # Where a name is undeclared, the call in the instance tells whether it is this one.
                     unknown = any(within(overload, one.file, one.offset) for one in self.unit.unknown.values())
                     if self.unit.own(overload) and not unknown:
@@ -269,13 +254,12 @@ def sliced(unit: Unit, entry: Entry) -> Slice:
         ends[one.file] = one.end
         if kind(one.cursor) in FUNCTIONS and _general(one.cursor) == _general(entry.declared):
             continue
-        pieces.append((place(one.file, one.start), scoped(_declaration(reached, one), one.scope)))
+        pieces.append((place(one.file, one.start), unit.scoped(_declaration(reached, one), one.scope)))
     for definitions in reached.macros.values():
         for at, macro in enumerate(definitions):
             again = f"#undef {macro.spelling}\n" if at else ""
-            pieces.append(
-                (place(macro.location.file.name, macro.location.offset), f"{again}#define {unit.written(macro)}")
-            )
+            where = place(macro.location.file.name, macro.location.offset)
+            pieces.append((where, f"{again}#define {unit.written(macro)}"))
     pieces += [(place(file, start), text) for file, start, text in _usings(reached)]
     pieces.append((place(kernel.file, kernel.start), _kernel(reached, kernel, types)))
     body = "\n\n".join(text for _, text in sorted(pieces, key=lambda one: one[0]))
@@ -401,7 +385,11 @@ def _usings(reached: _Reached) -> Iterator[tuple[str, int, str]]:
         if kind(one) == "USING_DIRECTIVE":
             text = reached.unit.written(one)
             if text.split()[-1].removeprefix("::") in used:
-                yield one.extent.start.file.name, one.extent.start.offset, scoped(f"{text};", scope(one))
+                yield (
+                    one.extent.start.file.name,
+                    one.extent.start.offset,
+                    reached.unit.scoped(f"{text};", reached.unit.scope(one)),
+                )
 
 
 def listed(unknown: Sequence[Unknown]) -> str:

@@ -274,11 +274,8 @@ class Lowering:
         )
         if made.what == "function":
             taken = [one.type for one in cursor.get_arguments()]
-            made.references = frozenset(
-                at
-                for at, one in enumerate(taken)
-                if one.kind.name == "LVALUEREFERENCE" and not one.get_pointee().is_const_qualified()
-            )
+            by_reference = [at for at, one in enumerate(taken) if one.kind.name == "LVALUEREFERENCE"]
+            made.references = frozenset(at for at in by_reference if not taken[at].get_pointee().is_const_qualified())
             defined = cursor.get_definition()
             if defined is not None and (not self._rewrites or str(defined.location.file) == self.unit.where):
                 made.definition = body(defined)
