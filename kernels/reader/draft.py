@@ -132,8 +132,7 @@ def read_kernel(
         remedy = headers if _missing(unit) else "declare them in it, or give"
         obstacles.append(f"it uses undeclared names: {listed(unknown)}; {remedy} macros with -D")
     text = _with_local_memory(part.text, found.name, facts) if any(one.local for one in facts.parameters) else part.text
-    objection = refuse_text(text, backend)
-    if objection is not None:
+    if (objection := refuse_text(text, backend)) is not None:
         remedy = "" if objection.rule == "includes" else "; remove it or write out what you need of it"
         obstacles.append(f"{objection.detail.rstrip('.')}{remedy}")
     if len(passed := [name for name, elements in facts.local.items() if not elements]) > 1:
@@ -200,7 +199,10 @@ def written(read: ReadKernel, place: str, sources: Sequence[str] = (), more: Map
     arrays = [(facts.roles[one.name], _shape(facts, one), one.dtype) for one in pointers]
     known = all(one.name in facts.shapes for one in pointers)
     unknown = () if known else ("the bytes that must be read and written at least",)
-    sizes = ", ".join(f"{size} = {_size(first.get(size, facts.values.get(size, '')), least)}" for size in facts.sizes)
+    begun = {size: first.get(size, facts.values.get(size, "")) for size in facts.sizes}
+    sizes = ", ".join(
+        f"{one} = {text if re.fullmatch('0*[1-9][0-9]*', text) else least}" for one, text in begun.items()
+    )
     lines = [
         f"# Drafted from {place}. Lines with a FILL comment need your answer; delete the comment when it is there.",
         "",
@@ -239,16 +241,11 @@ def written(read: ReadKernel, place: str, sources: Sequence[str] = (), more: Map
     ]
     files = {"task.toml": "\n".join(lines), "reference.py": _reference(read, parameters, names), file: read.slice.text}
     left = sum(line.count(f" {MARK}") for name, one in files.items() if name != file for line in one.splitlines())
-    files |= more or {}
-    return Draft(read.name, files, left)
+    return Draft(read.name, files | {**(more or {})}, left)
 
 
 def _mark(questions: Sequence[str], between: str = "; ") -> str:
     return f"  {MARK} {between.join(questions)}" if questions else ""
-
-
-def _size(value: str, least: int) -> str:
-    return value if value.isdigit() and int(value) > 0 else str(least)
 
 
 def _least(facts: Facts) -> int:

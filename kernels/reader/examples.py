@@ -74,10 +74,9 @@ def task_from(
     if template is not None:
         template = sizes.translated(template)
         values = {name: str(value) for name, value in first.items()}
-        axes = (
-            re.sub(r"\b[A-Za-z_]\w*\b", lambda name: values.get(name[0], name[0]), one) for one in template.launch.grid
-        )
-        launch = launch.model_copy(update={"grid": tuple(axes)})
+        axes = template.launch.grid
+        bound = (re.sub(r"\b[A-Za-z_]\w*\b", lambda name: values.get(name[0], name[0]), one) for one in axes)
+        launch = launch.model_copy(update={"grid": tuple(bound)})
     if not isinstance(fills, Mapping) or not fills.keys() <= set(signature.read):
         raise SourceError(f"{WHERE}: fills: give a dict by names of {', '.join(signature.read)}, not {fills!r:.80}.")
     like = [_argument(one, signature.facts.roles.get(one.name), sizes, examples) for one in signature.parameters]
@@ -249,10 +248,8 @@ def _launch(
 
 def _given(name: str, given: Sequence[str | int], sizes: _Sizes) -> list[str]:
     """A grid or a block as it was given, as texts."""
-    whole = isinstance(given, list | tuple) and all(
-        isinstance(one, str) or (isinstance(one, int) and one > 0) for one in given
-    )
-    if not whole:
+    extents = given if isinstance(given, list | tuple) else [0]
+    if not all(isinstance(one, str) or (isinstance(one, int) and one > 0) for one in extents):
         raise SourceError(f"{WHERE}: {name}: give a list such as ['ceil_div(n, 256)'] or [256], not {given!r:.80}.")
     texts = [str(one) for one in given]
     if unknown := sorted({name for text in texts for name in parse(text).names} - sizes.names - set(DTYPES)):

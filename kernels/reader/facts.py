@@ -273,9 +273,8 @@ class _Search:
         facts = self.facts
         in_block = [one for one in host.sizes if any(one in parse(text or "1").names for text in host.block)]
         self.in_block = {one: "256" if len(host.block) == 1 else "16" for one in in_block}
-        facts.grid, facts.block = (
-            tuple(_put(one or "1", self.in_block) for one in dims) for dims in (host.grid, host.block)
-        )
+        facts.grid = tuple(_put(one or "1", self.in_block) for one in host.grid)
+        facts.block = tuple(_put(one or "1", self.in_block) for one in host.block)
         if in_block:
             facts.ask("launch", f"the block, which the source launches with {' and '.join(in_block)}")
         self.extra = [one for one in host.sizes if one not in (*self.whole, *in_block)]

@@ -63,8 +63,7 @@ def launches(unit: Unit, entry: Entry) -> list[HostLaunch]:
 
 def _configuration(unit: Unit, call: Any) -> str:
     """The grid and the block of a launch as the source has them."""
-    file = call.location.file
-    behind = "" if file is None else unit.text(file.name)[call.location.offset :].decode(errors="replace")
+    behind = unit.text(str(call.location.file))[call.location.offset :].decode(errors="replace")
     written = re.match(r"[^;]*?<<[ \t]*<(.*?)>>[ \t]*>", behind, re.DOTALL)
     parts = split(written[1])[:2] if written is not None else split(unit.written(call).partition("(")[2])[1:3]
     return ", ".join(parts)

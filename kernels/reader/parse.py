@@ -183,15 +183,13 @@ class Unit:
         """The files without kernels of an OpenCL project that alone declare some names."""
         patterns = [re.compile(_DECLARED.format(name=one), re.MULTILINE) for one in sorted({at.name for at in unknown})]
         wanted = [one for one in patterns if self.language == "opencl" and not one.search(self.code)]
-        texts = {
-            file: file.read_text(errors="replace")
-            for file in (self._project.rglob("*.*") if self._project is not None and wanted else ())
-            if file.suffix in (".cl", ".h", ".clh") and file.is_file() and not file.samefile(self.where)
-        }
+        files = self._project.rglob("*.*") if self._project is not None and wanted else ()
+        sources = (one for one in files if one.suffix in (".cl", ".h", ".clh") and one.is_file())
+        texts = {one: text for one in sources if not _KERNEL.search(text := one.read_text(errors="replace"))}
         found = list[Path]()
         for one in wanted:
-            files = [file for file, text in texts.items() if one.search(text) and not _KERNEL.search(text)]
-            found += files if len(files) == 1 and files[0] not in found else []
+            declaring = [file for file, text in texts.items() if one.search(text)]
+            found += declaring if len(declaring) == 1 and declaring[0] not in found else []
         return found
 
     def parse(self, suffix: str = "") -> list[Any]:

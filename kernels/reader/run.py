@@ -214,10 +214,6 @@ class Run:
         self._step()
         _STATEMENTS.get(node.what, Run.value)(self, node)
 
-    def _block(self, node: Node) -> None:
-        for one in node.kids:
-            self.statement(one)
-
     def _jump(self, node: Node) -> None:
         self._lose(node, "inline assembly" if node.what == "asm" else "a jump")
 
@@ -879,7 +875,7 @@ def _variable(pointer: Any) -> Any:
 
 
 _STATEMENTS: dict[str, Callable[[Run, Node], Any]] = {
-    **dict.fromkeys(("block", "declaration"), Run._block),
+    **dict.fromkeys(("block", "declaration"), lambda run, node: [run.statement(one) for one in node.kids]),
     **dict.fromkeys(LOOPS, Run._loop),
     **dict.fromkeys(("return", "break", "continue"), Run._leave),
     **dict.fromkeys(("case", "default", "label"), lambda run, node: run.statement(node.kids[-1])),
