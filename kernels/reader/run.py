@@ -875,7 +875,7 @@ def _variable(pointer: Any) -> Any:
 
 
 _STATEMENTS: dict[str, Callable[[Run, Node], Any]] = {
-    **dict.fromkeys(("block", "declaration"), lambda run, node: [run.statement(one) for one in node.kids]),
+    **dict.fromkeys(("block", "declaration"), lambda run, node: list(map(run.statement, node.kids))),
     **dict.fromkeys(LOOPS, Run._loop),
     **dict.fromkeys(("return", "break", "continue"), Run._leave),
     **dict.fromkeys(("case", "default", "label"), lambda run, node: run.statement(node.kids[-1])),
