@@ -75,6 +75,8 @@ def marked(code: str) -> str:
 
     def with_call(launch: re.Match[str]) -> str:
         configuration, given = map(uncommented, launch.group(3, 4))
+        if given.count("(") != given.count(")"):
+            return launch[0]
         names = [re.sub(r"^\(\w+\) ?", "", one) for one in split(given)]
         passed = [*split(configuration), "0"][:3] + [one if one.isidentifier() else "0" for one in names]
         call = f'{CALL}("{launch[2]}", {", ".join(passed)})'

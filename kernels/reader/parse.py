@@ -150,13 +150,11 @@ class Unit:
             # The name of a template's parameter binds it; as a macro it would hide the parameter.
             generic = re.search(rf"template\s*<[^;{{}}()]*\b{name}\s*[,>=][^;{{}}]*\b__global__\b", code)
             (self.defines if generic is None else self.bound)[name] = value
-        self.proposed: dict[str, str] = {}
-        self.ahead: list[Path] = []
+        self.proposed, self.ahead = dict[str, str](), list[Path]()
         self.missing: dict[str, None] = {}
         self.unknown: dict[tuple[str, int], Unknown] = {}
         self._stubs: dict[str, str] = {}
-        self._suffix = ""
-        self._texts: dict[str, bytes] = {}
+        self._suffix, self._texts = "", dict[str, bytes]()
         self.parse()
 
     def rewritten(self, code: str) -> Unit:
@@ -463,7 +461,8 @@ class Unit:
                     for at in range(max(0, made.get_num_template_arguments())):
                         what = made.get_template_argument_kind(at).name
                         value = str(made.get_template_argument_value(at)) if what == "INTEGRAL" else ""
-                        texts.append(made.get_template_argument_type(at).spelling if what == "TYPE" else value)
+                        type_ = made.get_template_argument_type(at).spelling.replace("(anonymous namespace)::", "")
+                        texts.append(type_ if what == "TYPE" else value)
                     found[tuple(texts)] = None
         # Host code that needs headers that are not here has no complete tree.
         found = found or dict.fromkeys(self._instances(template.spelling, r"(?!\s*\()"))

@@ -31,6 +31,8 @@ __global__ void saxpy(float a, const float* in, float* y, int n) {
     if (i < n) y[i] = a * in[i] + y[i];
 }
 """
+UP = "int up(int a, int b) { return (a + b - 1) / b; }"
+HOSTS = {"N ": "void f(float* x, int n) { ", "A ": "void f(float* x, int a, int b) { "}
 PLANE = """__global__ void k(const float* x, float* y, int w, int h) {
     int i = blockIdx.x * blockDim.x + threadIdx.x, j = blockIdx.y * blockDim.y + threadIdx.y;
     if (GUARD) y[j * w + i] = x[j * w + i];
@@ -89,6 +91,7 @@ class TestRolesAndShapes:
             ("float* r = q[0] > 0 ? p : other; r[threadIdx.x] = 2;", "inout"),
             ("for (int i = 0; i < n; ++i) { if (q[i] > 0) break; p[i] = 1; }", "inout"),
             ("auto f = [&](int i) { p[i] = 1; }; f(threadIdx.x);", "out"),
+            ("p[threadIdx.x] = p[threadIdx.x - 2000];", "inout"),
         ],
     )
     def test_out_only_where_every_element_is_written_for_certain(self, body: str, role: str) -> None:
@@ -126,6 +129,10 @@ class TestRolesAndShapes:
         else:
             assert found.shapes["x"] == (shape,)
 
+    def test_an_array_that_the_kernel_does_not_name_is_read_without_a_question(self) -> None:
+        spare = line(PLAIN.replace("float* y", "float* y, float* spare"), "spare")
+        assert spare.endswith('role = "in", dtype = "float32", shape = ["1"] },')
+
     def test_sizes_that_a_kernel_needs_multiples_of_are_required(self) -> None:
         code = PLAIN.replace("if (i < n) ", "") + "void f(float* x, int n) { k<<<n / 128, 128>>>(x, x, n); }"
         task = draft(code, None, "my.cu").files["task.toml"]
@@ -142,34 +149,26 @@ class TestRolesAndShapes:
 
 class TestLaunch:
     @pytest.mark.parametrize(
-        ("host", "launch"),
+        ("host", "grid", "block"),
         [
-            ("void f(float* x, int n) { k<<<n, 128>>>(x, x, n); }", 'grid = ["n"], block = [128]'),
-            ("#define THREADS 96\nvoid f(float* x, int n) { k<<<(n + THREADS - 1) / THREADS, THREADS>>>(x, x, n); }",)
-            + ('grid = ["ceil_div(n, 96)"], block = [96]',),
-            ("void f(float* x, int n) { dim3 block(32, 8), grid(n / 32); k<<<grid, block>>>(x, x, n); }",)
-            + ('grid = ["n // 32"], block = [32, 8]',),
-            ("void f(float* x, int a, int b) { int t = 8 * 32; int n = a * b; k<<<(n - 1) / t + 1, t>>>(x, x, n); }",)
-            + ('grid = ["ceil_div(n, 256)"], block = [256]',),
-            (
-                "int up(int a, int b) { return (a + b - 1) / b; }\n"
-                "void f(float* x, int n) { k<<<up(n, 8), 8>>>(x, x, n); }",
-            )
-            + ('grid = ["ceil_div(n, 8)"], block = [8]',),
-            ("void f(float* x, int n) { void* a[] = {&x, &x, &n}; cudaLaunchKernel(k, dim3(n), 64, a, 0, 0); }",)
-            + ('grid = ["n"], block = [64]',),
-            ("void f(int n) { float* x; thrust::v<int> v; cudaMalloc(&x, n); k<<<ceil(n / 64.0), 64>>>(x, x, n); }",)
-            + ('grid = ["ceil_div(n, 64)"], block = [64]',),
+            ("N k<<<n, 128>>>(x, x, n); }", "n", "128"),
+            ("#define T 96\nN k<<<(n + T - 1) / T, T>>>(x, x, n); }", "ceil_div(n, 96)", "96"),
+            ("N dim3 block(32, 8), grid(n / 32); k<<<grid, block>>>(x, x, n); }", "n // 32", "32, 8"),
+            ("A int t = 8 * 32; int n = a * b; k<<<(n - 1) / t + 1, t>>>(x, x, n); }", "ceil_div(n, 256)", "256"),
+            (f"{UP}\nN k<<<up(n, 8), 8>>>(x, x, n); }}", "ceil_div(n, 8)", "8"),
+            ("N void* a[] = {&x, &x, &n}; cudaLaunchKernel(k, dim3(n), 64, a, 0, 0); }", "n", "64"),
+            ("N thrust::v<int> v; cudaMalloc(&x, n); k<<<ceil(n / 64.0), 64>>>(x, x, n); }", "ceil_div(n, 64)", "64"),
             (
                 "void f(at::Tensor x, int m) { const int T = 32; AT_DISPATCH(x.type(), [&] {\n"
-                "k<<<up(m, T), T, 0, at::stream()>>>(x.data<float>(), x.data<float>(), m); }); }\n"
-                "int up(int a, int b) { return (a + b - 1) / b; }",
-            )
-            + ('grid = ["ceil_div(n, 32)"], block = [32]',),
+                f"k<<<up(m, T), T, 0, at::stream()>>>(x.data<float>(), x.data<float>(), m); }}); }}\n{UP}",
+                "ceil_div(n, 32)",
+                "32",
+            ),
         ],
     )
-    def test_that_of_the_host(self, host: str, launch: str) -> None:
-        assert f"launch = {{ {launch} }}" in line(PLAIN + host, "launch")
+    def test_that_of_the_host(self, host: str, grid: str, block: str) -> None:
+        code = re.sub("^[NA] ", lambda one: HOSTS[one[0]], host, flags=re.MULTILINE)
+        assert f'launch = {{ grid = ["{grid}"], block = [{block}] }}' in line(PLAIN + code, "launch")
 
     @pytest.mark.parametrize(
         ("host", "question"),
@@ -179,6 +178,10 @@ class TestLaunch:
             ("void f(float* x, int n, int t) { k<<<n, t>>>(x, x, n); }", "the block, which the source launches with t"),
             ("void f(float* x, int n) { k<<<n, 64>>>(x, x, n); k<<<n, 32>>>(x, x, n); }", "which launch you mean"),
             ("void f(float* x, int n) { k<<<64, 64>>>(x, x, n); }", "the grid, which the source launches as 64"),
+            ("#define OK(a) a\nvoid f(float* x, int n, dim3 g) { OK((k<<<g, 2 * 4>>>(x, x, n))); }",)
+            + ("the launch, as the source has <<<g, 2 * 4>>>",),
+            ("void f(float* x, int n) { int g = rows(n) / 2; k<<<g, 64>>>(x, x, n); }",)
+            + ("whether g is a size of its own, which the source computes as `rows(n) / 2`",),
         ],
     )
     def test_what_is_not_said_is_asked(self, host: str, question: str) -> None:
@@ -193,7 +196,22 @@ class TestLaunch:
     def test_dynamic_shared_memory_is_counted(self) -> None:
         code = PLAIN.replace("    if", "    extern __shared__ float s[];\n    s[threadIdx.x] = 1;\n    if")
         host = "void f(float* x, int n) { k<<<n, 64, 64 * sizeof(float)>>>(x, x, n); }"
-        assert 'shared_bytes = "256"' in line(code + host, "launch") and 'shared_bytes = "1024"' in line(code, "launch")
+        assert 'shared_bytes = "256" }' in line(code + host, "launch") and 'shared_bytes = "1024"' in line(
+            code, "launch"
+        )
+        assert "FILL" not in line(code + host, "launch") and "FILL: the launch" in line(code, "launch")
+
+    def test_what_the_host_computes_of_a_size_is_no_size(self) -> None:
+        code = KERNEL.replace("BODY", "turns").replace("int n", "int n, int turns")
+        code += "void f(float* x, int n) { int t = n / 8; k<<<t, 8>>>(x, x, n, t); }"
+        assert 'value = "n // 8" },' in line(code, "turns") and 'grid = ["n // 8"], block = [8] }' in line(
+            code, "launch"
+        )
+
+    def test_a_grid_of_one_block_on_small_sizes_is_run_with_more(self) -> None:
+        code = PLAIN.replace("int i = blockIdx.x * blockDim.x", "int i = blockIdx.x * 1000")
+        code += "void f(float* x, int n) { k<<<(n + 1999) / 2000, 512>>>(x, x, n); }"
+        assert 'shape = ["512"]' not in line(code.replace("if (i < n) ", ""), "y")
 
 
 class TestSlice:
@@ -242,7 +260,7 @@ class TestSlice:
             "n > 3 ? INFINITY : NAN + (float)M_PI + (uint)n",
             "(assert(n), x[i]) + (float)offsetof(float4, y)",
             "__half2float(__float2half(x[i]))",
-            "std::sqrt(x[i])",
+            "std::sqrt(x[i]) + (CUDA_VERSION > 9000)",
             pytest.param("std::max(x[i], 0.0f) + std::sqrt(x[i])", marks=pytest.mark.slow),
         ],
     )
@@ -434,12 +452,12 @@ class TestTask:
             ),
             (
                 SAXPY.replace("float a", "cudaTextureObject_t a").replace("a *", "tex1Dfetch<float>(a, i) *"),
-                "a texture",
+                "the parameter a of saxpy holds an image or a texture, which no argument can be: read and write arrays",
             ),
-            ("struct Two { int p, q[99]; };" + SAXPY.replace("float a", "Two a").replace("a *", "a.q[1] *"), "(p, q)"),
+            ("struct Two { int p, q[99]; };" + SAXPY.replace("float a", "Two a").replace("a *", "a.q[1] *"), "(q)"),
             (
                 "struct Two { int p; float q; };" + SAXPY.replace("float* y", "Two* y").replace("y[i]", "y[i].p"),
-                "structure `Two`, whose members have several types: make an array of each member that is used (p, q)",
+                "structure `Two`, whose members have several types: make an array of each member that is used (p)",
             ),
             (
                 SAXPY.replace("float* y", "void* y").replace("y[i] =", "((int*)y)[i] = ((float*)y)[i]; //"),
@@ -463,6 +481,8 @@ class TestTask:
                 "#define A\n#ifdef A\n#else\n" + SAXPY + "#endif\n",
                 "leaves saxpy out at `#else of #ifdef A`: set its mac",
             ),
+            ("__global__ void saxpy(float* y);", "saxpy is declared here without its body: name the file that has it"),
+            ("__kernel void saxpy(image2d_t a, image2d_t b) {}", "the parameters a and b of saxpy hold an image"),
             ("__kernel void saxpy(__global float* y) MORE { y[0] = 1; }", "line 1, with saxpy, is not understood"),
             ("__kernel void saxpy(OF, X)(__global float* y) { y[0] = 1; }", "line 1, with saxpy, is not understood"),
             ("template <class T>\n__kernel void saxpy(__global T* y) { *y = 1; }", "`template <class T>` is C++, not"),
@@ -474,7 +494,7 @@ class TestTask:
         assert message in str(caught.value)
 
     @pytest.mark.parametrize(
-        "condition", ["if defined(GPU) // of the build", "ifdef GPU", "if GPU", "ifndef GPU\n#else"]
+        "condition", ["if defined(GPU) // of the build", "ifdef GPU", "if GPU == 3", "ifndef GPU\n#else"]
     )
     def test_a_macro_without_which_there_is_no_such_kernel_is_defined(self, condition: str) -> None:
         assert 'role = "in"' in line(f"#{condition}\n{PLAIN}\n#endif\n", "x", "k")
@@ -534,7 +554,7 @@ class TestOpenCL:
 
     def test_a_file_that_is_a_string_of_the_host_is_read(self) -> None:
         task, source = self.drafted(
-            '// A string.\nR"(\n__kernel void k(__global int* y) { y[get_global_id(0)] = 1; }\n)"\n'
+            '// No __global__ here.\nR"(\n__kernel void k(__global int* y) { y[get_global_id(0)] = 1; }\n)"\n'
         )
         assert 'role = "out"' in task and 'R"' not in source
 
@@ -594,6 +614,23 @@ class TestOpenCL:
         drafted = draft(code, None, "my.cl").files
         assert "#define GROUP 256" in drafted["baseline.cl"] and "#define SCALE 4" in drafted["baseline.cl"]
         assert "# FILL: whether GROUP = 256 in it is meant" in drafted["task.toml"]
+
+    def test_types_of_the_build_are_proposed_too(self) -> None:
+        code = "#if WIDE == 2\ntypedef float2 vec;\n#endif\n__kernel void k(__global real4* y, __global vec* z) {\n"
+        code += "uint16_t i = get_global_id(0); real v = first; y[i] = v; z[i] = v; }"
+        drafted = draft(code, None, "my.cl").files
+        assert "typedef float2 vec;" in drafted["baseline.cl"] and "#define real4 float4\n" in drafted["baseline.cl"]
+        for one in ("real4 = float4", "real = float", "WIDE = 2", "uint16_t = ushort", "first = 4"):
+            assert f"whether {one} in it is meant" in drafted["task.toml"]
+
+    def test_what_another_file_of_the_project_declares_is_taken_along(self, tmp_path: Path) -> None:
+        (tmp_path / ".git").mkdir()
+        (tmp_path / "parts.h").write_text(
+            "#define A_x 2\n#define USE(t) A_##t\nint twice(int v) { return v * USE(x); }"
+        )
+        (tmp_path / "k.cl").write_text("__kernel void k(__global int* y) { y[get_global_id(0)] = twice(3); }")
+        drafted = draft((tmp_path / "k.cl").read_text(), None, str(tmp_path / "k.cl")).files
+        assert "#define A_x 2" in drafted["baseline.cl"] and "declarations that parts.h has" in drafted["task.toml"]
 
     def test_a_volume_has_the_shape_that_its_guard_gives(self) -> None:
         code = "__kernel void k(__global const uchar* x, __global uchar* y, uint h, uint w, uint c) {\n"
