@@ -31,6 +31,7 @@ __global__ void saxpy(float a, const float* in, float* y, int n) {
     if (i < n) y[i] = a * in[i] + y[i];
 }
 """
+TWO = "struct Two { int p; float q; };"
 UP = "int up(int a, int b) { return (a + b - 1) / b; }"
 HOSTS = {"N ": "void f(float* x, int n) { ", "A ": "void f(float* x, int a, int b) { "}
 PLANE = """__global__ void k(const float* x, float* y, int w, int h) {
@@ -59,6 +60,10 @@ def compiles(nvrtc: Any, code: str) -> bool:
     made = nvrtc.compile(Specialised("cuda", "k", baseline(code)))
     assert isinstance(made, Artifact), made
     return True
+
+
+def of_host(code: str) -> str:
+    return re.sub("^[NA] ", lambda one: HOSTS[one[0]], code, flags=re.MULTILINE)
 
 
 class TestRolesAndShapes:
@@ -167,8 +172,7 @@ class TestLaunch:
         ],
     )
     def test_that_of_the_host(self, host: str, grid: str, block: str) -> None:
-        code = re.sub("^[NA] ", lambda one: HOSTS[one[0]], host, flags=re.MULTILINE)
-        assert f'launch = {{ grid = ["{grid}"], block = [{block}] }}' in line(PLAIN + code, "launch")
+        assert f'launch = {{ grid = ["{grid}"], block = [{block}] }}' in line(PLAIN + of_host(host), "launch")
 
     @pytest.mark.parametrize(
         ("host", "question"),
@@ -176,16 +180,17 @@ class TestLaunch:
             ("", "the launch, as the source has none"),
             ("void f(float* x, int n, dim3 g) { k<<<g, g>>>(x, x, n); }", "the launch, as the source has <<<g, g>>>"),
             ("void f(float* x, int n, int t) { k<<<n, t>>>(x, x, n); }", "the block, which the source launches with t"),
-            ("void f(float* x, int n) { k<<<n, 64>>>(x, x, n); k<<<n, 32>>>(x, x, n); }", "which launch you mean"),
-            ("void f(float* x, int n) { k<<<64, 64>>>(x, x, n); }", "the grid, which the source launches as 64"),
-            ("#define OK(a) a\nvoid f(float* x, int n, dim3 g) { OK((k<<<g, 2 * 4>>>(x, x, n))); }",)
-            + ("the launch, as the source has <<<g, 2 * 4>>>",),
-            ("void f(float* x, int n) { int g = rows(n) / 2; k<<<g, 64>>>(x, x, n); }",)
-            + ("whether g is a size of its own, which the source computes as `rows(n) / 2`",),
+            ("N k<<<n, 64>>>(x, x, n); k<<<n, 32>>>(x, x, n); }", "which launch you mean"),
+            ("N k<<<64, 64>>>(x, x, n); }", "the grid, which the source launches as 64"),
+            ("N dim3 g = up(n); OK((k<<<g, 2 * 4>>>(x, x, n))); }", "the launch, as the source has <<<g, 2 * 4>>>"),
+            (
+                "N int g = up(n) / 2; k<<<g, 64>>>(x, x, n); }",
+                "whether g is a size of its own, which the source computes",
+            ),
         ],
     )
     def test_what_is_not_said_is_asked(self, host: str, question: str) -> None:
-        assert f"# FILL: {question}" in line(PLAIN + host, "launch")
+        assert f"# FILL: {question}" in line("#define OK(a) a\n" + PLAIN + of_host(host), "launch")
 
     @pytest.mark.parametrize(("shared", "block"), [("partial[32]", 256), ("all[128]", 128)])
     def test_a_block_that_shared_memory_has_room_for(self, shared: str, block: int) -> None:
@@ -361,19 +366,9 @@ class TestTemplates:
         [
             ("", "k<64, float>", {}, ["constexpr int BLOCK = 64;", "using T = float;", "float32"]),
             ("", "k", {"BLOCK": "32"}, ["constexpr int BLOCK = 32;", "[types]"]),
-            ("void f(float* x, int n) { k<128><<<n / 128, 128>>>(x, x, n); }", "k", {}, ["BLOCK = 128;", "n // 128"]),
-            (
-                "void f(float* x, int n) { k<8><<<n, 8>>>(x, x, n); k<4><<<n, 4>>>(x, x, n); }",
-                "k",
-                {},
-                ["whether BLOCK = 8"],
-            ),
-            (
-                "",
-                "k",
-                {},
-                ["BLOCK = 256;", "# FILL: whether BLOCK = 256 in it is meant, of which the source says nothing"],
-            ),
+            ("N k<128><<<n / 128, 128>>>(x, x, n); }", "k", {}, ["BLOCK = 128;", "n // 128"]),
+            ("N k<8><<<n, 8>>>(x, x, n); k<4><<<n, 4>>>(x, x, n); }", "k", {}, ["whether BLOCK = 8"]),
+            ("", "k", {}, ["BLOCK = 256;", "whether BLOCK = 256 in it is meant, of which the source says nothing"]),
             (
                 "template <class T, int B> void f(T* x, int n) { k<B, T><<<n / B, B>>>(x.data(), x, n); }\n"
                 "void g(Tensor x) { if (x.wide()) f<at::Half, 64>(x, 8); f<float, 32>(x, 8); }",
@@ -386,7 +381,7 @@ class TestTemplates:
     def test_values_are_bound_as_a_compiler_binds_them(
         self, host: str, entry: str, defines: dict[str, str], wanted: list[str], nvrtc: Any
     ) -> None:
-        files = draft(self.CODE + host, entry, "my.cu", (), defines).files
+        files = draft(self.CODE + of_host(host), entry, "my.cu", (), defines).files
         assert all(one in files["baseline.cu"] + files["task.toml"] for one in wanted)
         made = nvrtc.compile(
             Specialised("cuda", "k", "#define T float\n" * ("[types]" in str(files)) + files["baseline.cu"])
@@ -431,45 +426,43 @@ class TestTask:
         assert task.bytes == "n * sizeof(float32) + 2 * n * sizeof(float32)"
 
     @pytest.mark.parametrize(
-        ("code", "message"),
+        ("before", "old", "new", "factor", "message"),
         [
-            ("int x;", "there is no kernel"),
-            (SAXPY + SAXPY.replace("saxpy", "other"), "2 kernels: choose one of saxpy, other with --entry"),
+            ("int x;", SAXPY, "", "", "there is no kernel"),
+            (SAXPY.replace("saxpy", "other"), "", "", "a *", "2 kernels: choose one of other, saxpy with --entry"),
+            ("template <int N>", "", "", "a.b * N *", "and nothing says the value of N: give it with -D NAME=VALUE"),
+            ("#include <torch/extension.h>\n", "", "", "at::f(a) *", "undeclared names: at (my.cu:5)"),
+            ("template <typename... T>", "int n", "int n, T... rest", "a *", "any number of parameters"),
+            ("", "float* y", "float** y", "a *", "is a pointer to pointers: join the arrays into one, `float* y`"),
+            ("", "float* in", "float (*in)[4]", "a *", "declare it as `const float* in`, and for in[i][j] write"),
+            ("", "int n", "const int& n", "a *", "is a reference: declare it by value, as `int n`"),
+            ("", "float a", "float (*a)(float)", "a(1) *", "is a pointer to a function"),
+            ("#define T {{T}}\n", "", "", "a *", "a program fills in {{T}} before this file is a source"),
+            ("#include <cv.h>\n", "float* y", "Mat y", "a *", "my.cu: it uses undeclared names: Mat (my.cu:3)"),
             (
-                "template <int N> " + SAXPY.replace("a *", "a.b * N *"),
-                "and nothing says the value of N: give it with -D NAME=VALUE",
+                "",
+                "float a",
+                "cudaTextureObject_t a",
+                "tex1Dfetch<float>(a, i) *",
+                "the parameter a of saxpy holds an image",
             ),
-            ("#include <torch/extension.h>\n" + SAXPY.replace("a *", "at::f(a) *"), "undeclared names: at (my.cu:5)"),
-            ("template <typename... T> __global__ void k(float* x, T... rest) {}", "any number of parameters"),
-            (SAXPY.replace("float* y", "float** y"), "is a pointer to pointers: join the arrays into one, `float* y`"),
-            (SAXPY.replace("float* in", "float (*in)[4]"), "declare it as `const float* in`, and for in[i][j] write"),
-            (SAXPY.replace("int n", "const int& n"), "is a reference: declare it by value, as `int n`"),
-            (SAXPY.replace("float a", "float (*a)(float)").replace("a *", "a(1) *"), "is a pointer to a function"),
-            ("#define T {{T}}\n" + SAXPY, "a program fills in {{T}} before this file is a source"),
+            ("struct Two { int p, q[99]; };", "float a", "Two a", "a.q[1] *", "of its own (q)"),
             (
-                "#include <cv.h>\n" + SAXPY.replace("float* y", "Mat y"),
-                "my.cu: it uses undeclared names: Mat (my.cu:3)",
+                TWO,
+                "float* y",
+                "Two* y",
+                "y[i].p = a *",
+                "`Two`, whose members have several types: make an array of each ",
             ),
-            (
-                SAXPY.replace("float a", "cudaTextureObject_t a").replace("a *", "tex1Dfetch<float>(a, i) *"),
-                "the parameter a of saxpy holds an image or a texture, which no argument can be: read and write arrays",
-            ),
-            ("struct Two { int p, q[99]; };" + SAXPY.replace("float a", "Two a").replace("a *", "a.q[1] *"), "(q)"),
-            (
-                "struct Two { int p; float q; };" + SAXPY.replace("float* y", "Two* y").replace("y[i]", "y[i].p"),
-                "structure `Two`, whose members have several types: make an array of each member that is used (p)",
-            ),
-            (
-                SAXPY.replace("float* y", "void* y").replace("y[i] =", "((int*)y)[i] = ((float*)y)[i]; //"),
-                "is a void pointer",
-            ),
-            (
-                "namespace glm { template <class T> struct V; }" + SAXPY.replace("float* y", "glm::V<float>* y"),
-                "whose members are not known",
-            ),
+            (TWO, "float* y", "Two* y", "y[i].p = a *", "member that is used (p)"),
+            ("", "float* y", "void* y", "((float*)y)[i] = ((int*)y)[i] *", "is a void pointer"),
+            ("template <class T> struct V;", "float* y", "V<float>* y", "a *", "whose members are not known"),
         ],
     )
-    def test_what_cannot_be_drafted_is_said_with_the_remedy(self, code: str, message: str) -> None:
+    def test_what_cannot_be_drafted_is_said_with_the_remedy(
+        self, before: str, old: str, new: str, factor: str, message: str
+    ) -> None:
+        code = before + SAXPY.replace(old, new).replace("y[i] = a *" if "=" in factor else "a *", factor)
         with pytest.raises(SourceError) as caught:
             draft(code, None, "my.cu")
         assert message in str(caught.value) and str(caught.value).startswith("my.cu")
