@@ -122,13 +122,13 @@ class TestRolesAndShapes:
 
     @pytest.mark.parametrize(
         ("index", "shape"),
-        [
-            ("i / 64", "ceil_div(n, 64)"),
-            ("2 * i + 1", "2 * n"),
-            ("i + m - 1", "m + n - 1"),
-            ("i % 32", ""),
-            ("i / m", ""),
-        ],
+        {
+            "i / 64": "ceil_div(n, 64)",
+            "2 * i + 1": "2 * n",
+            "i + m - 1": "m + n - 1",
+            "i % 32": "",
+            "i / m": "",
+        }.items(),
     )
     def test_a_shape_is_that_of_the_largest_index(self, index: str, shape: str) -> None:
         code = PLAIN.replace("x[i]", f"x[{index}]").replace("int n", "int n, int m")
