@@ -101,10 +101,7 @@ def read_kernel(
     while not _missing(unit) and unit.adopts(part.unknown):
         found = unit.entry(entry, option)
         part = sliced(unit, found)
-    # Where proposals do not help, all that the source lacks is named.
     wrong = bool({*part.doubts} - {*first.doubts})
-    lacking = {one.name for one in part.unknown} | (unit.proposed.keys() if part.unknown else set())
-    unknown = [one for one in first.unknown if wrong or one.name in lacking]
     if (flat := with_members(unit, found)) is not None:
         unit = unit.rewritten(flat)
         found = unit.entry(entry, option)
@@ -115,6 +112,9 @@ def read_kernel(
             unit = unit.rewritten(unit.code.replace(kernel, named))
             found = unit.entry(entry, option)
     part = sliced(unit, found)
+    # Where proposals do not help, all that the source lacks is named.
+    lacking = {one.name for one in part.unknown} | (unit.proposed.keys() if part.unknown else set())
+    unknown = [one for one in (*first.unknown, *part.unknown) if wrong or one.name in lacking]
     facts = read_facts(unit, found, part.doubts)
     undeclared = {one.name for one in unknown}
     known = [one for one in facts.parameters if not undeclared & {*re.findall(r"\w+", one.cursor.type.spelling)}]

@@ -240,13 +240,12 @@ class _Search:
         typed = [one for one in facts.parameters if one.dtype in DTYPES and not one.local]
         self.cells = {one.name: (DTYPES[one.dtype].size, one.lanes) for one in typed}
         self.extra: list[str] = []
-        self.fixed: dict[str, str] = {}
+        self.fixed, self.in_block = dict[str, str](), dict[str, str]()
         self.left = BUDGET
         self.sets = self._sets(_PRIMES)
         self.used: Sets = []
         self.guessed = self.counted = self.dynamic = False
         self.named = {one.spelling for one in walk(entry.function) if kind(one) == "DECL_REF_EXPR"}
-        self.in_block: dict[str, str] = {}
 
     def _sets(self, primes: tuple[int, ...], unit: int = 1) -> Sets:
         """Values of the sizes, different ones for each, in changing order."""

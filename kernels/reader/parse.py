@@ -172,10 +172,11 @@ class Unit:
         settled = all(one.what != "type" for one in unknown)
         likely = {name: text for one in unknown for name, text in _likely(one, self.code, settled).items()}
         more = {} if ahead else {name: text for name, text in likely.items() if name not in self.proposed}
-        self.ahead, self.proposed = [*ahead, *self.ahead], self.proposed | more
-        self.defines, self.unknown, self._stubs = more | self.defines, {}, {}
-        self.parse()
-        return bool(ahead or more)
+        if found := bool(ahead or more):
+            self.ahead, self.proposed = [*ahead, *self.ahead], self.proposed | more
+            self.defines, self.unknown, self._stubs = more | self.defines, {}, {}
+            self.parse()
+        return found
 
     def _declaring(self, unknown: Sequence[Unknown]) -> list[Path]:
         """The files without kernels of an OpenCL project that alone declare some names."""
