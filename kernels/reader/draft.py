@@ -136,10 +136,8 @@ def read_kernel(
         remedy = "" if objection.rule == "includes" else "; remove it or write out what you need of it"
         obstacles.append(f"{objection.detail.rstrip('.')}{remedy}")
     if len(passed := [name for name, elements in facts.local.items() if not elements]) > 1:
-        obstacles.append(
-            f"the elements of the local memory {' and '.join(passed)} are not constant, but a launch gives the bytes "
-            "of one: declare the others inside the kernel"
-        )
+        why = "are not constant, but a launch gives the bytes of one: declare the others inside the kernel"
+        obstacles.append(f"the elements of the local memory {' and '.join(passed)} {why}")
     if obstacles:
         for above in _including(Path(place)) if entry else ():
             return read_kernel(read_source(above, "SOURCE"), entry, str(above), folders, defines, option)

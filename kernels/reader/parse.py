@@ -130,6 +130,11 @@ def constant(cursor: Any) -> int | float | None:
     return value
 
 
+@lru_cache(maxsize=1)
+def _inside(folder: Path) -> tuple[str, ...]:
+    return tuple(one.as_posix() for one in folder.rglob("*.*") if one.is_file())
+
+
 class Unit:
     """A source with its headers. where: its file; language: "cuda" or "opencl"; folders: of headers; defines: macros.
     proposed: macros, and ahead: files of the project, that the source alone does not ask for."""
@@ -182,8 +187,7 @@ class Unit:
         """The files without kernels of an OpenCL project that alone declare some names."""
         patterns = [re.compile(_DECLARED.format(name=one), re.MULTILINE) for one in sorted({at.name for at in unknown})]
         wanted = [one for one in patterns if self.language == "opencl" and not one.search(self.code)]
-        files = self._project.rglob("*.*") if self._project is not None and wanted else ()
-        sources = (one for one in files if one.suffix in (".cl", ".h", ".clh") and one.is_file())
+        sources = [Path(one) for one in self._files if wanted and one.endswith((".cl", ".h", ".clh"))]
         texts = {one: text for one in sources if not _KERNEL.search(text := one.read_text(errors="replace"))}
         found = list[Path]()
         for one in wanted:
@@ -250,16 +254,16 @@ class Unit:
         return above[: next((at for at, one in enumerate(above, 1) if (one / ".git").exists()), len(above))]
 
     @property
-    def _project(self) -> Path | None:
-        return self._above[-1] if self._above and (self._above[-1] / ".git").exists() else None
+    def _files(self) -> tuple[str, ...]:
+        """The files of the project, where its folder is known."""
+        return _inside(self._above[-1]) if self._above and (self._above[-1] / ".git").exists() else ()
 
     def _folder_above(self, header: str) -> list[Path]:
         """The folder that has a header of this name, as builds give with -I: the nearest above, or the only one."""
         around = (place for one in self._above for place in (one, one / "include", one / "includes"))
         if near := [one for one in around if (one / header).is_file()]:
             return near[:1]
-        files = [] if self._project is None else self._project.rglob(Path(header).name)
-        found = [one.as_posix() for one in files if one.as_posix().endswith(f"/{header}")]
+        found = [one for one in self._files if one.endswith(f"/{header}")]
         return [Path(found[0].removesuffix(f"/{header}"))] if len(found) == 1 else []
 
     def _stub(self, file: str, at: int, name: str, within: str) -> str:
@@ -414,10 +418,8 @@ class Unit:
         for at, one in enumerate(parameters):
             name, written = one.spelling, self.written(one)
             if "..." in written or kind(one) == "TEMPLATE_TEMPLATE_PARAMETER":
-                raise SourceError(
-                    f"{self.where}: {template.spelling} is a template over any number of parameters, or over templates "
-                    f"({written}): write out the ones that you use."
-                )
+                why = f"over any number of parameters, or over templates ({written}): write out the ones that you use"
+                raise SourceError(f"{self.where}: {template.spelling} is a template {why}.")
             chosen = given[at] if at < len(given) else self.bound.get(name)
             found = launched[at] if at < len(launched) else ""
             if kind(one) == "TEMPLATE_TYPE_PARAMETER":
