@@ -124,7 +124,8 @@ def read_kernel(
     obstacles = list[str]()
     for (verb, *rest), names in ((why.split(" ", 1), names) for why, names in reasons.items() if why):
         parameters, verb = ("parameters", _PLURAL[verb]) if len(names) > 1 else ("parameter", verb)
-        obstacles.append(f"the {parameters} {' and '.join(names)} of {found.name} {' '.join([verb, *rest])}")
+        all_names = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+        obstacles.append(f"the {parameters} {all_names} of {found.name} {' '.join([verb, *rest])}")
     types = "|".join(one.name for one in unknown if one.what == "type") or "0"
     unknown = [one for one in unknown if not re.search(rf"\b(?:{types})\b[^;(){{}}=]*\b{one.name}\b", unit.code)]
     if unknown:
@@ -169,8 +170,7 @@ def _with_local_memory(text: str, name: str, facts: Facts) -> str:
     while depth:
         depth += (inside[at] == "(") - (inside[at] == ")")
         at += 1
-    given, rest = inside[: at - 1], inside[at:]
-    kept = [one.strip() for one in given.split(",")]
+    kept, rest = [one.strip() for one in inside[: at - 1].split(",")], inside[at:]
     moved = {one.name: at for one, at in zip(facts.parameters, kept, strict=True) if one.local}
     kept = [one for one in kept if one not in moved.values()]
     kept += [moved[one] for one, elements in facts.local.items() if not elements]
