@@ -20,8 +20,6 @@
 #define CUDART_INF_F __builtin_inff()
 #define CUDART_NAN_F __builtin_nanf("")
 #define CUDART_INF __builtin_inf()
-#define CUDA_VERSION 13000
-#define CUDART_VERSION 13000
 typedef unsigned long size_t;
 typedef long ptrdiff_t;
 #define VECTOR(T, N)                                                                            \
@@ -412,6 +410,8 @@ template <class D, class A, class B, class C> __device__ void mma_sync(D&, const
 // <cuda_pipeline.h>
 __device__ void __pipeline_memcpy_async(void*, const void*, size_t, size_t = 0); __device__ void __pipeline_commit(); __device__ void __pipeline_wait_prior(size_t);
 // <stub>
+#define CUDA_VERSION 13000
+#define CUDART_VERSION 13000
 #define assert(condition) ((void)0)
 #define NULL 0
 #define INFINITY __builtin_bit_cast(float, 0x7f800000)

@@ -8,24 +8,25 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tunesmith.kernels.build.guard import HEADERS, STANDARD, refuse_text
 from tunesmith.kernels.reader.facts import Facts, Parameter, parameters_of, product, read_facts, scalar_value
 from tunesmith.kernels.reader.launch import marked
-from tunesmith.kernels.reader.parse import SourceError, Unit, typical
+from tunesmith.kernels.reader.parse import SourceError, Unit, uncommented
 from tunesmith.kernels.reader.signature import refused
 from tunesmith.kernels.reader.slice import Slice, listed, sliced
-from tunesmith.kernels.reader.structures import with_members
+from tunesmith.kernels.reader.structures import used_members, with_members
 from tunesmith.kernels.spec.dtypes import C_TYPES, DTYPES
 from tunesmith.kernels.spec.expression import FUNCTIONS, parse
-from tunesmith.kernels.spec.taskfile import MARK
+from tunesmith.kernels.spec.taskfile import MARK, read_source
 from tunesmith.kernels.spec.template import BACKENDS, BackendName
 
 _RAW_STRING = re.compile(r'R"(\w*)\((.*?)\)\1"', re.DOTALL)
 _BEHIND_ELEMENT = r"\bconst\b\s*|\s*\*.*|\s*\b\w+\s*\[.*"
+_PLURAL = {"is": "are", "has": "have", "holds": "hold", "points": "point"}
 KNOWN = HEADERS | STANDARD.keys()
 """Headers that need not be found."""
 
@@ -70,13 +71,13 @@ class ReadKernel:
 def language_of(code: str) -> BackendName:
     """CUDA C++, or OpenCL C where a text has its kernels."""
     marks = r"\b__kernel\b|\bkernel\s+(?:void|__attribute__)\b|\bvoid\s+kernel\s+\w+\s*\("
-    return "opencl" if "__global__" not in code and re.search(marks, code) else "cuda"
+    text = uncommented(code)
+    return "opencl" if "__global__" not in text and re.search(marks, text) else "cuda"
 
 
 def _unquoted(code: str) -> str:
     """The source in a file that is a C++ string for a host's `#include`; other files as they are."""
-    outside = re.sub(r"//[^\n]*|/\*.*?\*/", "", _RAW_STRING.sub("", code), flags=re.DOTALL)
-    return code if re.search(r"\w", outside) else _RAW_STRING.sub(r"\2", code)
+    return code if re.search(r"\w", uncommented(_RAW_STRING.sub("", code))) else _RAW_STRING.sub(r"\2", code)
 
 
 def read_kernel(
@@ -87,8 +88,8 @@ def read_kernel(
     defines: Mapping[str, str] | None = None,
     option: str = "--entry",
 ) -> ReadKernel:
-    """The kernel `entry` of a source, or the only one. Raises `SourceError` that names all that keeps it from being a
-    task."""
+    """The kernel `entry` of a source, or the only one; of a file that includes this one where it says more. Raises
+    `SourceError` that names all that keeps it from being a task."""
     code, backend = _unquoted(code), language_of(code)
     if hole := re.search(r"\{%.*?%\}|(?<=\s)\{\{ *[A-Za-z_]\w* *\}\}", code):
         why = "before this file is a source: give the text that it makes of it"
@@ -96,48 +97,68 @@ def read_kernel(
     code = marked(code) if backend == "cuda" else code
     unit = Unit(code, Path(place), backend, folders, defines)
     found = unit.entry(entry, option)
+    part = first = sliced(unit, found)
+    while not _missing(unit) and unit.adopts(part.unknown):
+        found = unit.entry(entry, option)
+        part = sliced(unit, found)
+    wrong = bool({*part.doubts} - {*first.doubts})
     if (flat := with_members(unit, found)) is not None:
-        unit = Unit(flat, Path(place), backend, folders, defines)
+        unit = unit.rewritten(flat)
         found = unit.entry(entry, option)
-    whole = [one.name for one in parameters_of(unit, found) if one.whole]
-    for name in (one for one in whole if keyword.iskeyword(one) or one in FUNCTIONS or one in DTYPES):
-        kernel = unit.written(found.declared)
-        code = unit.code.replace(kernel, re.sub(rf"(?<![.>])\b{name}\b", f"{name}_", kernel))
-        unit = Unit(code, Path(place), backend, folders, defines)
-        found = unit.entry(entry, option)
+    for one in parameters_of(unit, found):
+        if one.whole and (keyword.iskeyword(one.name) or one.name in FUNCTIONS or one.name in DTYPES):
+            kernel = unit.written(found.declared)
+            named = re.sub(rf"(?<![.>])\b{one.name}\b", f"{one.name}_", kernel)
+            unit = unit.rewritten(unit.code.replace(kernel, named))
+            found = unit.entry(entry, option)
     part = sliced(unit, found)
-    guesses = {one.name: typical(one.name) for one in part.unknown if one.name.isupper() and one.value}
-    if guesses and not unit.missing.keys() - KNOWN:
-        bound = Unit(unit.code, Path(place), backend, folders, {**guesses, **(defines or {})})
-        entry_of_bound = bound.entry(entry, option)
-        if not (whole_part := sliced(bound, entry_of_bound)).unknown:
-            guesses |= entry_of_bound.guessed
-            unit, part, found = bound, whole_part, replace(entry_of_bound, guessed=guesses)
+    # Where proposals do not help, all that the source lacks is named.
+    lacking = {one.name for one in part.unknown} | (unit.proposed.keys() if part.unknown else set())
+    unknown = [one for one in (*first.unknown, *part.unknown) if wrong or one.name in lacking]
     facts = read_facts(unit, found, part.doubts)
-    undeclared = {one.name for one in part.unknown}
+    undeclared = {one.name for one in unknown}
     known = [one for one in facts.parameters if not undeclared & {*re.findall(r"\w+", one.cursor.type.spelling)}]
-    obstacles = [f"the parameter {one.name} of {found.name} {why}" for one in known if (why := refused(one))]
-    if part.unknown:
-        missing = ", ".join(one for one in unit.missing if one not in KNOWN)
-        headers = f"name with -I the folders of headers that were not found ({missing}), or"
-        remedy = headers if missing else "declare them in it, or give"
-        obstacles.append(f"it uses undeclared names: {listed(part.unknown)}; {remedy} macros with -D")
+    reasons, members = dict[str, list[str]](), used_members(found.function)
+    for one in known:
+        reasons.setdefault(refused(one, members), []).append(one.name)
+    obstacles = list[str]()
+    for (verb, *rest), names in ((why.split(" ", 1), names) for why, names in reasons.items() if why):
+        parameters, verb = ("parameters", _PLURAL[verb]) if len(names) > 1 else ("parameter", verb)
+        all_names = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+        obstacles.append(f"the {parameters} {all_names} of {found.name} {' '.join([verb, *rest])}")
+    types = "|".join(one.name for one in unknown if one.what == "type") or "0"
+    unknown = [one for one in unknown if not re.search(rf"\b(?:{types})\b[^;(){{}}=]*\b{one.name}\b", unit.code)]
+    if unknown:
+        headers = f"name with -I the folders of headers that were not found ({', '.join(_missing(unit))}), or"
+        remedy = headers if _missing(unit) else "declare them in it, or give"
+        obstacles.append(f"it uses undeclared names: {listed(unknown)}; {remedy} macros with -D")
     text = _with_local_memory(part.text, found.name, facts) if any(one.local for one in facts.parameters) else part.text
-    objection = refuse_text(text, backend)
-    if objection is not None:
+    if (objection := refuse_text(text, backend)) is not None:
         remedy = "" if objection.rule == "includes" else "; remove it or write out what you need of it"
         obstacles.append(f"{objection.detail.rstrip('.')}{remedy}")
     if len(passed := [name for name, elements in facts.local.items() if not elements]) > 1:
-        obstacles.append(
-            f"the elements of the local memory {' and '.join(passed)} are not constant, but a launch gives the bytes "
-            "of one: declare the others inside the kernel"
-        )
+        why = "are not constant, but a launch gives the bytes of one: declare the others inside the kernel"
+        obstacles.append(f"the elements of the local memory {' and '.join(passed)} {why}")
     if obstacles:
+        for above in _including(Path(place)) if entry else ():
+            return read_kernel(read_source(above, "SOURCE"), entry, str(above), folders, defines, option)
         raise SourceError(f"{place}: " + "; ".join(dict.fromkeys(obstacles)) + ".")
     renamed = dict(zip((one for one, bound in found.types.items() if bound is None), part.types, strict=True))
     facts.parameters = [replace(one, dtype=renamed.get(one.dtype, one.dtype)) for one in facts.parameters]
     facts.types = {new: C_TYPES.get(found.launched.get(name, ""), "float32") for name, new in renamed.items()}
     return ReadKernel(found.name, backend, Slice(text, part.unknown, part.types), facts)
+
+
+def _including(file: Path) -> list[Path]:
+    """The sources beside a file that include it."""
+    beside = sorted(file.parent.glob("*.c*")) if file.is_file() else []
+    included = re.compile(rf'^[ \t]*#[ \t]*include[ \t]*[<"](?:[^>"\n]*/)?{re.escape(file.name)}[>"]', re.MULTILINE)
+    return [one for one in beside if one != file and included.search(one.read_text(encoding="utf-8", errors="replace"))]
+
+
+def _missing(unit: Unit) -> list[str]:
+    """The headers that were not found and that a reader needs."""
+    return [one for one in unit.missing if one not in KNOWN and not re.fullmatch(r"\w+|(?:c?std|sys/)\w+\.h", one)]
 
 
 def _with_local_memory(text: str, name: str, facts: Facts) -> str:
@@ -149,40 +170,37 @@ def _with_local_memory(text: str, name: str, facts: Facts) -> str:
     while depth:
         depth += (inside[at] == "(") - (inside[at] == ")")
         at += 1
-    given, rest = inside[: at - 1], inside[at:]
-    kept = [one.strip() for one in given.split(",")]
+    kept, rest = [one.strip() for one in inside[: at - 1].split(",")], inside[at:]
     moved = {one.name: at for one, at in zip(facts.parameters, kept, strict=True) if one.local}
     kept = [one for one in kept if one not in moved.values()]
     kept += [moved[one] for one, elements in facts.local.items() if not elements]
     before, brace, after = rest.partition("{")
-    lines = [
-        f"\n    {re.sub(_BEHIND_ELEMENT, '', moved[one])} {one}[{elements}];"
-        for one, elements in facts.local.items()
-        if elements
-    ]
+    fixed = [(re.sub(_BEHIND_ELEMENT, "", moved[one]), one, count) for one, count in facts.local.items() if count]
+    lines = [f"\n    {element} {one}[{count}];" for element, one, count in fixed]
     return f"{head}{', '.join(kept)}){before}{brace}{''.join(lines)}{after}"
 
 
 def draft(
-    code: str,
-    entry: str | None,
-    place: str,
-    folders: Sequence[Path] = (),
-    defines: Mapping[str, str] | None = None,
+    code: str, entry: str | None, place: str, folders: Sequence[Path] = (), defines: Mapping[str, str] | None = None
 ) -> Draft:
     """The draft of a task for the kernel `entry`, or the only one. place: the source's file. Raises `SourceError`."""
     return written(read_kernel(code, entry, place, folders, defines), place)
 
 
 def written(read: ReadKernel, place: str, sources: Sequence[str] = (), more: Mapping[str, str] | None = None) -> Draft:
-    """The draft of a kernel that was read. sources: lines of task.toml on the backend's sources beside the baseline,
-    which are among `more` files, by name."""
+    """The draft of a kernel. sources: lines of task.toml on sources beside the baseline; more: their files, by name."""
     facts, file = read.facts, f"baseline{BACKENDS[read.backend].suffix}"
     parameters = read.parameters
-    names = {one.name: _python_name(one.name) for one in parameters}
+    names = {one.name: one.name + "_" * keyword.iskeyword(one.name) for one in parameters}
     first = {one.name: scalar_value(one.default) for one in parameters}
-    least = _least(facts)
-    sizes = ", ".join(f"{size} = {_size(first.get(size, facts.values.get(size, '')), least)}" for size in facts.sizes)
+    least, pointers = _least(facts), [one for one in parameters if one.pointer]
+    arrays = [(facts.roles[one.name], _shape(facts, one), one.dtype) for one in pointers]
+    known = all(one.name in facts.shapes for one in pointers)
+    unknown = () if known else ("the bytes that must be read and written at least",)
+    begun = {size: first.get(size, facts.values.get(size, "")) for size in facts.sizes}
+    sizes = ", ".join(
+        f"{one} = {text if re.fullmatch('0*[1-9][0-9]*', text) else least}" for one, text in begun.items()
+    )
     lines = [
         f"# Drafted from {place}. Lines with a FILL comment need your answer; delete the comment when it is there.",
         "",
@@ -192,7 +210,7 @@ def written(read: ReadKernel, place: str, sources: Sequence[str] = (), more: Map
         f'reference = "reference.py:{read.name}"',
         "",
         "# Least traffic: each input read once, each output written once.",
-        _bytes(facts, parameters),
+        f'bytes = "{least_bytes(arrays)}"{_mark(unknown)}',
         *([f"requires = [{_quoted(facts.requires)}]"] if facts.requires else []),
         "",
         "arguments = [",
@@ -213,7 +231,7 @@ def written(read: ReadKernel, place: str, sources: Sequence[str] = (), more: Map
         "# The sizes that you use the kernel with; more [[workloads]] as you like. With `held_out = true` one is only",
         "# checked and compared.",
         "[[workloads]]",
-        f"sizes = {{ {sizes} }}  {MARK} {'; '.join(['the sizes you use', *facts.questions.get('sizes', [])])}"
+        f"sizes = {{ {sizes} }}{_mark(['the sizes you use', *facts.questions.get('sizes', [])])}"
         if sizes
         else "sizes = {}",
         *(['devices = ["gpu"]'] if read.backend != "opencl" else []),
@@ -221,12 +239,11 @@ def written(read: ReadKernel, place: str, sources: Sequence[str] = (), more: Map
     ]
     files = {"task.toml": "\n".join(lines), "reference.py": _reference(read, parameters, names), file: read.slice.text}
     left = sum(line.count(f" {MARK}") for name, one in files.items() if name != file for line in one.splitlines())
-    files |= more or {}
-    return Draft(read.name, files, left)
+    return Draft(read.name, files | {**(more or {})}, left)
 
 
-def _size(value: str, least: int) -> str:
-    return value if value.isdigit() and int(value) > 0 else str(least)
+def _mark(questions: Sequence[str], between: str = "; ") -> str:
+    return f"  {MARK} {between.join(questions)}" if questions else ""
 
 
 def _least(facts: Facts) -> int:
@@ -247,41 +264,31 @@ def _types(facts: Facts) -> list[str]:
     if not facts.types:
         return []
     lines = ["# The data types that you use the template with; the first one is meant where a workload names none."]
-    asked = f"  {MARK} {'; '.join(facts.questions['types'])}" if "types" in facts.questions else ""
+    asked = _mark(facts.questions.get("types", ()))
     return [*lines, "[types]", *(f'{name} = ["{dtype}"]{asked}' for name, dtype in facts.types.items()), ""]
 
 
 def _unset(read: ReadKernel) -> str:
     """A mark where the kernel reads tables in constant memory that the source does not set, as then they are zero."""
     if asked := read.facts.questions.get("source"):
-        return f"  {MARK} {'; '.join(asked)}"
+        return _mark(asked)
     found = [
         name
         for text in re.findall(r"^[^\n/]*__constant__[^;{}]*;", read.slice.text, re.MULTILINE)
         for name in re.findall(r"(\w+)\s*(?:\[[^\]]*\]\s*)*(?=[,;])", text)
         if not re.search(rf"\b{name}\b[^,;]*=", text) and len(re.findall(rf"\b{name}\b", read.slice.text)) > 1
     ]
-    if not found:
-        return ""
-    return (
-        f"  {MARK} the values of {', '.join(found)}, __constant__ memory that is read but never set: give an "
-        "initialiser in the source, or make an argument of it"
-    )
+    why = "__constant__ memory that is read but never set: give an initialiser in the source, or make an argument of it"
+    return _mark([f"the values of {', '.join(found)}, {why}"] if found else ())
 
 
 def _launch(facts: Facts) -> list[str]:
     block = ", ".join(one if one.isdigit() else f'"{one}"' for one in facts.block)
-    shared = (
-        f', shared_bytes = "{facts.shared}"' if facts.shared != "0" or "shared_bytes" in str(facts.questions) else ""
-    )
-    asked = facts.questions.get("launch")
-    mark = f"  {MARK} {' and '.join(asked)}" if asked else ""
+    given = facts.shared != "0" or "shared_bytes" in str(facts.questions)
+    shared = f', shared_bytes = "{facts.shared}"' if given else ""
+    mark = _mark(facts.questions.get("launch", ()), " and ")
     lines = [f"launch = {{ grid = [{_quoted(facts.grid)}], block = [{block}]{shared} }}{mark}"]
     return [*lines, *([f'static_shared_bytes = "{facts.static}"'] if facts.static != "0" else [])]
-
-
-def _python_name(name: str) -> str:
-    return f"{name}_" if keyword.iskeyword(name) else name
 
 
 def _shape(facts: Facts, one: Parameter) -> tuple[str, ...]:
@@ -304,29 +311,21 @@ def _argument(facts: Facts, one: Parameter, names: Mapping[str, str]) -> str:
         fields = f'name = "{names[one.name]}", role = "scalar", dtype = "{dtype}", value = "{value}"'
     else:
         role = facts.roles[one.name]
-        fields = (
-            f'name = "{names[one.name]}", role = "{role}", dtype = "{dtype}", shape = [{_quoted(_shape(facts, one))}]'
-        )
+        shape = _quoted(_shape(facts, one))
+        fields = f'name = "{names[one.name]}", role = "{role}", dtype = "{dtype}", shape = [{shape}]'
         if role != "out" and dtype == "bool":
             fields += ", fill = { low = 0, high = 1 }"
             questions.append(f"what {one.name} holds: `fill` draws as many false as true")
         elif role != "out" and dtype in DTYPES and not DTYPES[dtype].is_float:
             fields += ', fill = { kind = "uniform", mean = 50, scale = 50 }'
             questions.append(f"what {one.name} holds: `fill` draws whole numbers from mean - scale to mean + scale")
-    mark = f"  {MARK} {'; '.join(questions)}" if questions else ""
-    return f"{{ {fields} }},{mark}"
+    return f"{{ {fields} }},{_mark(questions)}"
 
 
-def _bytes(facts: Facts, parameters: Sequence[Parameter]) -> str:
-    terms, unknown = [], False
-    for one in parameters:
-        if one.pointer:
-            unknown |= one.name not in facts.shapes
-            twice = "2 * " if facts.roles[one.name] == "inout" else ""
-            shape = product((*_shape(facts, one), f"sizeof({one.dtype})"))
-            terms.append(f"{twice}{shape}")
-    mark = f"  {MARK} the bytes that must be read and written at least" if unknown else ""
-    return f'bytes = "{" + ".join(terms) or "0"}"{mark}'
+def least_bytes(arrays: Iterable[tuple[str, Sequence[str], str]]) -> str:
+    """The bytes that arrays, by role, shape and type, must be read and written at least."""
+    sizes = (("2 * " * (role == "inout"), product((*shape, f"sizeof({dtype})"))) for role, shape, dtype in arrays)
+    return " + ".join(f"{twice}{size}" for twice, size in sizes) or "0"
 
 
 def _reference(read: ReadKernel, parameters: Sequence[Parameter], names: Mapping[str, str]) -> str:

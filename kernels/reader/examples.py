@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tunesmith.kernels.reader.draft import ReadKernel, read_kernel
+from tunesmith.kernels.reader.draft import ReadKernel, least_bytes, read_kernel
 from tunesmith.kernels.reader.facts import Parameter, Role, product
 from tunesmith.kernels.reader.parse import SourceError
 from tunesmith.kernels.spec.dtypes import DTYPES
@@ -30,8 +30,7 @@ MIN_NUMBER = 16
 
 
 def read_signature(source: str, entry: str | None) -> ReadKernel:
-    """The arguments that the kernel `entry` of `source` (CUDA C++ or OpenCL C), or the only one, takes. Raises
-    `SourceError`."""
+    """The arguments of the kernel `entry` of `source` (CUDA C++ or OpenCL C), or the only one. Raises `SourceError`."""
     return required(read_kernel(source, entry, WHERE, option="entry"))
 
 
@@ -75,10 +74,9 @@ def task_from(
     if template is not None:
         template = sizes.translated(template)
         values = {name: str(value) for name, value in first.items()}
-        axes = (
-            re.sub(r"\b[A-Za-z_]\w*\b", lambda name: values.get(name[0], name[0]), one) for one in template.launch.grid
-        )
-        launch = launch.model_copy(update={"grid": tuple(axes)})
+        axes = template.launch.grid
+        bound = (re.sub(r"\b[A-Za-z_]\w*\b", lambda name: values.get(name[0], name[0]), one) for one in axes)
+        launch = launch.model_copy(update={"grid": tuple(bound)})
     if not isinstance(fills, Mapping) or not fills.keys() <= set(signature.read):
         raise SourceError(f"{WHERE}: fills: give a dict by names of {', '.join(signature.read)}, not {fills!r:.80}.")
     like = [_argument(one, signature.facts.roles.get(one.name), sizes, examples) for one in signature.parameters]
@@ -97,13 +95,6 @@ def task_from(
         if own not in [one.sizes for one in workloads]:
             name = "x".join(map(str, own.values())) or f"workload{number}"
             workloads.append(Workload(name=name, sizes=own, types={}))
-    moved = [
-        " * ".join(
-            [*([] if one.role != "inout" else ["2"]), *(f"({dim})" for dim in one.shape), f"sizeof({one.dtype})"]
-        )
-        for one in arguments
-        if one.role != "scalar"
-    ]
     task = Task(
         name=signature.name,
         entry=signature.name,
@@ -111,7 +102,7 @@ def task_from(
         reference=reference[0],
         reference_name=reference[1],
         framework=reference[2],
-        bytes=" + ".join(moved),
+        bytes=least_bytes((one.role, one.shape, one.dtype) for one in arguments if one.role != "scalar"),
         tolerance=_tolerances(tolerance or {}),
         workloads=tuple(workloads),
         backends={
@@ -193,8 +184,7 @@ class _Sizes:
                     raise SourceError(f"{WHERE}: {name} is {least}; give a whole number of at least 1.")
 
     def _solve(self) -> None:
-        """Values of whole-number parameters from the shapes that the kernel reaches: of a number of elements, or of one
-        dimension, the only unknown size."""
+        """Values of whole-number parameters that are the only unknown size in a number of elements or a dimension."""
         for name, drafted in [one for one in self._drafted.items() if one[0] in self._examples[0]] * 2:
             dims = self._dims(name)
             alike = all(len(one) == len(drafted) for one in dims)
@@ -258,10 +248,8 @@ def _launch(
 
 def _given(name: str, given: Sequence[str | int], sizes: _Sizes) -> list[str]:
     """A grid or a block as it was given, as texts."""
-    whole = isinstance(given, list | tuple) and all(
-        isinstance(one, str) or (isinstance(one, int) and one > 0) for one in given
-    )
-    if not whole:
+    extents = given if isinstance(given, list | tuple) else [0]
+    if not all(isinstance(one, str) or (isinstance(one, int) and one > 0) for one in extents):
         raise SourceError(f"{WHERE}: {name}: give a list such as ['ceil_div(n, 256)'] or [256], not {given!r:.80}.")
     texts = [str(one) for one in given]
     if unknown := sorted({name for text in texts for name in parse(text).names} - sizes.names - set(DTYPES)):
@@ -294,8 +282,7 @@ def _argument(
 
 
 def _fill(given: Any, role: str) -> Fill:
-    """Contents like an example's: its mean and spread, or its range where it is never negative or holds whole
-    numbers."""
+    """Contents like an example's: its mean and spread; its range where it is never negative or whole numbers."""
     values = np.asarray(given).astype(np.float64)
     finite = values[np.isfinite(values)]
     if role == "out" or not finite.size:

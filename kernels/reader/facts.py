@@ -7,6 +7,8 @@ any set.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -84,9 +86,8 @@ class Facts:
     """parameters: of the kernel; sizes: names; grid, block: expressions; shapes, roles: by array; questions: by
     "launch", or the name of a parameter, what is not known of it; requires: what must hold of sizes; shared: bytes of
     dynamic shared memory; static: bytes that the source declares; local: by local parameter its elements where they are
-    constant, or nothing where the launch gives its bytes; unknown: what of
-    the launch is not even guessed; types: of the task, with the data type that the source has; values: of scalars that
-    follow from sizes."""
+    constant, or nothing where the launch gives its bytes; unknown: what of the launch is not even guessed; types: of
+    the task, with the data type that the source has; values: of scalars that follow from sizes."""
 
     parameters: list[Parameter]
     sizes: list[str] = field(default_factory=list)
@@ -112,6 +113,11 @@ _QUALIFIER = re.compile(
 )
 
 
+def bare(spelling: str) -> str:
+    """A type without its qualifiers."""
+    return _QUALIFIER.sub("", spelling).strip()
+
+
 def parameters_of(unit: Unit, entry: Entry) -> list[Parameter]:
     found = []
     generic = [one for one in entry.declared.get_children() if kind(one) == "PARM_DECL"]
@@ -120,8 +126,8 @@ def parameters_of(unit: Unit, entry: Entry) -> list[Parameter]:
         dtype, lanes = task_type(type_), 1
         if made.what in ("pointer", "array"):
             inner = type_.get_pointee() if made.what == "pointer" else type_.element_type
-            dtype, lanes = _elements(_cast_to(entry.function, one) if inner.kind.name == "VOID" else inner)
-        named = _QUALIFIER.sub("", written.type.spelling).strip()
+            dtype, lanes = _elements(cast_to(entry.function, one) if inner.kind.name == "VOID" else inner)
+        named = bare(written.type.spelling)
         if named in entry.types and entry.types[named] is None:
             dtype, lanes = named, 1
         default = unit.written(written).partition("=")[2].strip()
@@ -134,22 +140,19 @@ def task_type(type_: Any) -> str:
     type_ = type_.get_canonical()
     if type_.kind.name == "ENUM":
         type_ = type_.get_declaration().enum_type
-    return C_TYPES.get(_QUALIFIER.sub("", type_.spelling).strip(), "")
+    return C_TYPES.get(bare(type_.spelling), "")
 
 
 def _elements(type_: Any) -> tuple[str, int]:
     """The data type of all numbers in a type, and for how many it has room: a vector of 3 in OpenCL C for 4 (OpenCL C
     1.2, section 6.1.5). Empty where there are several."""
     if type_ is None or (dtype := task_type(type_)):
-        return ("", 1) if type_ is None else (dtype, 1)
+        return ("" if type_ is None else dtype), 1
     type_ = type_.get_canonical()
     vector = type_.kind.name in ("VECTOR", "EXTVECTOR", "CONSTANTARRAY")
     parts = [type_.element_type] if vector else [one.type for one in type_.get_fields()]
-    found = {_elements(one)[0] for one in parts}
-    if len(found) != 1 or "" in found:
-        return "", 1
-    dtype = found.pop()
-    return dtype, type_.get_size() // DTYPES[dtype].size
+    dtype, *others = {_elements(one)[0] for one in parts} or {""}
+    return ("", 1) if others or not dtype else (dtype, type_.get_size() // DTYPES[dtype].size)
 
 
 def _padded(type_: Any) -> bool:
@@ -161,9 +164,9 @@ def _padded(type_: Any) -> bool:
     return any(map(_padded, parts)) or 0 < sum(one.get_size() for one in parts) < type_.get_size()
 
 
-def _cast_to(function: Any, pointer: Any) -> Any | None:
-    """The type of elements to which a kernel casts a pointer to void, or a pointer that it computes from it; None where
-    there are several, or none but bytes."""
+def cast_to(function: Any, pointer: Any) -> Any | None:
+    """The type of elements to which a kernel casts a pointer to void, a parameter or a member, or a pointer that it
+    computes from it; None where there are several, or none but bytes."""
     found, names = dict[str, Any](), [pointer]
     for name in names:
         waiting: list[tuple[Any, Any, Any]] = [(function, None, None)]
@@ -175,21 +178,23 @@ def _cast_to(function: Any, pointer: Any) -> Any | None:
             elif kind(cursor) == "VAR_DECL":
                 variable = cursor
             elif into is None and type_.get_pointee().kind.name != "VOID":
-                into = type_.get_pointee()
-            if kind(cursor) == "DECL_REF_EXPR" and cursor.referenced is not None and cursor.referenced == name:
+                written = cursor.type.get_pointee()
+                into = type_.get_pointee() if written.kind.name == "INVALID" else written
+            used = cursor.referenced if kind(cursor) in ("DECL_REF_EXPR", "MEMBER_REF_EXPR") else None
+            if used is not None and (used == name or (kind(used) == "FIELD_DECL" and used.get_usr() == name.get_usr())):
                 if into is not None:
-                    found[_QUALIFIER.sub("", into.spelling).strip()] = into
+                    found[bare(into.get_canonical().spelling)] = into
                 names += [variable] if variable is not None and variable not in names else []
             waiting += [(one, into, variable) for one in cursor.get_children()]
-    wider = [one for one in found.values() if one.get_size() > 1]
+    wider = [one for one in found.values() if one.get_size() != 1]
     return wider[0] if len(wider) == 1 else None
 
 
 def read_facts(unit: Unit, entry: Entry, doubts: Sequence[str] = ()) -> Facts:
     """The known facts of a kernel, and the open questions. doubts: lines of the source that are not understood."""
-    facts = Facts(parameters_of(unit, entry))
     found = launches(unit, entry) if unit.language == "cuda" else []
     known = [one for one in found if None not in one.grid and None not in one.block]
+    facts = Facts(parameters_of(unit, entry), values=dict(known[0].values) if known else {})
     search = _Search(unit, entry, facts)
     if known and search.take(known[0]):
         if len({(one.grid, one.block) for one in found}) > 1:
@@ -203,17 +208,21 @@ def read_facts(unit: Unit, entry: Entry, doubts: Sequence[str] = ()) -> Facts:
     if entry.alike:
         others = f"--entry {entry.name}:LINE drafts that of line {' and '.join(entry.alike)}"
         facts.ask("source", f"whether the first {entry.name} is meant: {others}")
-    for name, value in entry.guessed.items():
+    for name, value in (unit.proposed | {**entry.guessed}).items():
         facts.ask("source", f"whether {name} = {value} in it is meant, of which the source says nothing")
+    for file in unit.ahead:
+        facts.ask("source", f"whether the declarations that {file.name} has of what the source lacks are meant")
     search.conclude()
-    if known and known[0].shared not in (None, "0"):
-        given = _put(str(known[0].shared), search.in_block)
-        if parse(given).names <= set(facts.sizes):
-            facts.shared = given
-        else:
-            facts.ask(
-                "launch", f"shared_bytes, which the source computes from {' and '.join(sorted(parse(given).names))}"
-            )
+    given = _put(known[0].shared, search.in_block) if known and known[0].shared else "0"
+    if not parse(given).names <= set(facts.sizes):
+        facts.ask("launch", f"shared_bytes, which the source computes from {' and '.join(sorted(parse(given).names))}")
+    elif given != "0":
+        facts.shared = given
+    elif search.dynamic:
+        facts.ask("launch", "shared_bytes, the bytes of dynamic shared memory")
+    for name, text in known[0].sizes.items() if known and not search.guessed else ():
+        if re.search("[-+*/%]", text) and name in facts.sizes:
+            facts.ask("launch", f"whether {name} is a size of its own, which the source computes as `{text}`")
     for one in facts.parameters if doubts else ():
         if one.pointer and not one.local:
             facts.ask(one.name, f"the role and the shape of {one.name}, as the reader does not understand {doubts[0]}")
@@ -227,33 +236,30 @@ class _Search:
         self.unit, self.entry, self.facts = unit, entry, facts
         self.lowering = Lowering(unit)
         self.kernel = self.lowering.symbol(entry.function)
-        self.whole = [one.name for one in facts.parameters if one.whole and one.name]
-        self.cells = {
-            one.name: (DTYPES[one.dtype].size, one.lanes)
-            for one in facts.parameters
-            if one.dtype in DTYPES and not one.local
-        }
+        self.whole = [one.name for one in facts.parameters if one.whole and one.name and one.name not in facts.values]
+        typed = [one for one in facts.parameters if one.dtype in DTYPES and not one.local]
+        self.cells = {one.name: (DTYPES[one.dtype].size, one.lanes) for one in typed}
         self.extra: list[str] = []
-        self.fixed: dict[str, str] = {}
+        self.fixed, self.in_block = dict[str, str](), dict[str, str]()
         self.left = BUDGET
         self.sets = self._sets(_PRIMES)
         self.used: Sets = []
-        self.guessed = self.named = False
-        self.in_block: dict[str, str] = {}
+        self.guessed = self.counted = self.dynamic = False
+        self.named = {one.spelling for one in walk(entry.function) if kind(one) == "DECL_REF_EXPR"}
 
     def _sets(self, primes: tuple[int, ...], unit: int = 1) -> Sets:
         """Values of the sizes, different ones for each, in changing order."""
         names = [*self.whole, *self.extra]
         primes = primes[: 5 if len(names) < 5 else 8 if len(names) < 8 else 11]
-        found = [
-            {name: primes[(3 * at + 2 * turn) % len(primes)] * unit for at, name in enumerate(names)}
-            for turn in range(SETS)
-        ]
         return [
-            one | {name: _MANY[(turn + at) % 3] for at, name in enumerate(self.fixed)} for turn, one in enumerate(found)
+            {name: primes[(3 * at + 2 * turn) % len(primes)] * unit for at, name in enumerate(names)}
+            | {name: _MANY[(turn + at) % 3] for at, name in enumerate(self.fixed)}
+            for turn in range(SETS)
         ]
 
     def _run(self, arguments: Mapping[str, int], grid: Sequence[int], block: Sequence[int]) -> Run:
+        known = {name: text for name, text in self.facts.values.items() if parse(text).names <= arguments.keys()}
+        arguments = {**arguments, **{name: values(text, [arguments])[0] for name, text in known.items()}}
         run = Run(self.lowering, self.kernel, arguments, grid, block, max(0, min(self.left, MAX_WORK)), self.cells)
         run.follow(self.lowering.body(self.kernel))
         self.left -= run.work
@@ -266,15 +272,13 @@ class _Search:
         facts = self.facts
         in_block = [one for one in host.sizes if any(one in parse(text or "1").names for text in host.block)]
         self.in_block = {one: "256" if len(host.block) == 1 else "16" for one in in_block}
-        facts.grid, facts.block = (
-            tuple(_put(one or "1", self.in_block) for one in dims) for dims in (host.grid, host.block)
-        )
+        facts.grid = tuple(_put(one or "1", self.in_block) for one in host.grid)
+        facts.block = tuple(_put(one or "1", self.in_block) for one in host.block)
         if in_block:
             facts.ask("launch", f"the block, which the source launches with {' and '.join(in_block)}")
         self.extra = [one for one in host.sizes if one not in (*self.whole, *in_block)]
-        for at, text in enumerate(facts.grid):
-            if text.isdigit() and int(text) > MANY_BLOCKS:
-                self.fixed[f"grid_{'xyz'[at]}"] = text
+        many = [(axis, one) for axis, one in zip("xyz", facts.grid, strict=False) if one.isdigit()]
+        self.fixed = {f"grid_{axis}": text for axis, text in many if int(text) > MANY_BLOCKS}
         facts.grid = tuple(next((name for name, of in self.fixed.items() if of == one), one) for one in facts.grid)
         self.sets = self._sets(_PRIMES)
         try:
@@ -291,18 +295,16 @@ class _Search:
         self.sets = self._sets(_SMALL) if len(grid_axes) > 2 else self.sets
         given = [one.block for one in found if all(text and text.isdigit() for text in one.block)]
         fixed = _declared_block(self.unit, self.entry) or tuple(int(one or 1) for one in (given[0] if given else ()))
-        blocks = [fixed] if fixed else [_placed(one, threads) for one in BLOCKS[len(threads)]]
+        placed = [dict(zip(threads, one, strict=False)) for one in BLOCKS[len(threads)]]
+        blocks = [fixed] if fixed else [tuple(one.get(axis, 1) for axis in "xyz") for one in placed]
         best: tuple[tuple[int, ...], list[Run], Sequence[int]] | None = None
-        for block in blocks:
-            for sets in [self.sets, self._sets(_SMALL, 16)] if len(threads) > 1 else [self.sets]:
-                runs, grid = self._tried(block, grid_axes, sets)
-                best = best or (block, runs, grid)
-                if self._suits(runs):
-                    best, self.sets = (block, runs, grid), sets
-                    break
-            else:
-                continue
-            break
+        several = [self.sets, self._sets(_SMALL, 16)] if len(threads) > 1 else [self.sets]
+        for block, sets in itertools.product(blocks, several):
+            runs, grid = self._tried(block, grid_axes, sets)
+            best = best or (block, runs, grid)
+            if self._suits(runs):
+                best, self.sets = (block, runs, grid), sets
+                break
         assert best is not None
         self._cover(*best, grid_axes)
         why = f"the source has <<<{found[0].written}>>>" if found else "the source has none"
@@ -328,11 +330,8 @@ class _Search:
                 return False
             for symbol, array in run.shared.items():
                 size, row = symbol.type.size, symbol.type.element
-                if not (array.read or array.written) or not size or row is None:
-                    continue
-                reach = array.reach * array.element
-                rows = row.what == "array" and run.block[1] > 1
-                if reach > size or (rows and reach <= size - row.size):
+                reach, rows = array.reach * array.element, row is not None and row.what == "array" and run.block[1] > 1
+                if size and row and reach and (reach > size or (rows and reach <= size - row.size)):
                     return False
         return True
 
@@ -342,9 +341,7 @@ class _Search:
         for axis in axes:
             at = "xyz".index(axis)
             found = [self._active(run, at, block[at]) for run in runs]
-            extents[at] = self._extent(
-                [one[0] for one in found], [one[1] for one in found], grid[at], block[at], axis, axes
-            )
+            extents[at] = self._extent(found, grid[at], block[at], axis, axes)
         self.facts.grid, self.facts.block = trimmed(extents), trimmed([str(one) for one in block])
         self.sets = self._sets(_PRIMES)
 
@@ -360,9 +357,8 @@ class _Search:
             found.append((int(of_blocks.max()) + 1, int(of_threads.max()) + 1))
         return (min if least else max)(found, default=(1, 1), key=lambda one: one[1])
 
-    def _extent(
-        self, blocks: list[int], threads: list[int], tried: int, block: int, axis: str, axes: Sequence[str]
-    ) -> str:
+    def _extent(self, found: list[tuple[int, int]], tried: int, block: int, axis: str, axes: Sequence[str]) -> str:
+        blocks, threads = zip(*found, strict=True)
         if all(one < tried for one in blocks):
             dims = fit(threads, self.sets) if block > 1 else None
             whole = None if all(one == blocks[0] for one in blocks) else fit(blocks, self.sets)
@@ -371,8 +367,7 @@ class _Search:
             if dims is not None and not all(one.isdigit() for one in dims):
                 return f"ceil_div({product(dims)}, {block})"
             self.facts.unknown = f"the number of blocks along {axis}"
-        used = {one.spelling for one in walk(self.entry.function) if kind(one) == "DECL_REF_EXPR"}
-        unused = [one for one in self.whole if one not in used]
+        unused = [one for one in self.whole if one not in self.named]
         if len(unused) == 1 and axis == axes[-1]:
             return unused[0]
         name = "rows" if len(axes) == 1 else f"blocks_{axis}"
@@ -407,12 +402,8 @@ class _Search:
             if aligned is not None:
                 break
         runs, shapes = first if first is not None else ([], {})
-        needed = {
-            name
-            for dims in (*shapes.values(), facts.grid, facts.block)
-            for one in dims or ()
-            for name in parse(one).names
-        }
+        reached = (*shapes.values(), facts.grid, facts.block, facts.values.values())
+        needed = {name for dims in reached for one in dims or () for name in parse(one).names}
         steering = set[str]().union(*(run.steering for run in runs)) if runs else set(self.whole)
         facts.sizes = [one for one in (*self.whole, *self.extra) if one in needed or one in steering]
         again = runs
@@ -435,10 +426,9 @@ class _Search:
             size = "n" if all(one.name != "n" for one in facts.parameters) else "elements"
             facts.grid, facts.requires = (f"{size} // {block}",), [f"{size} % {block} == 0"]
             facts.sizes = [size if one == "rows" else one for one in facts.sizes]
+            rows = {"rows": f"({size} // {block})"}
             for name, dims in facts.shapes.items():
-                facts.shapes[name] = tuple(
-                    _put(one.replace(flat, size), {"rows": f"({size} // {block})"}) for one in dims
-                )
+                facts.shapes[name] = tuple(_put(one.replace(flat, size), rows) for one in dims)
 
     def _unit(self) -> int:
         extents = [int(one) for one in self.facts.block if one.isdigit()]
@@ -447,7 +437,7 @@ class _Search:
     def _shaped(self, sets: Sets, large: bool = False) -> tuple[list[Run], Shapes] | None:
         """Runs, and the shape of each array that they reach."""
         runs, self.used = list[Run](), []
-        for one in (*sets, *({**sets[0], name: LARGE} for name in (sets[0] if large else ()))):
+        for one in (*sets, *(self._grown(name, sets[0]) for name in (sets[0] if large else ()))):
             run = self._launched(one, one)
             if run is not None and not run.stopped:
                 runs.append(run)
@@ -469,6 +459,14 @@ class _Search:
         self._verify(runs, shapes)
         return runs, shapes
 
+    def _grown(self, name: str, sizes: Mapping[str, int]) -> dict[str, int]:
+        """The sizes with one so large that a grid in which it is divided has several blocks."""
+        divided = [one for one in self.facts.grid if name in parse(one).names]
+        grown = [{**sizes, name: LARGE * by} for by in (1, 4, 16)]
+        with contextlib.suppress(ExpressionError):
+            return next((one for one in grown if any(values(text, [one])[0] > 1 for text in divided)), grown[0])
+        return grown[0]
+
     def _verify(self, runs: Sequence[Run], shapes: Shapes) -> None:
         """Drops shapes that hold on the sets that they were found on alone."""
         unit = int(np.gcd.reduce([value for one in self.used for value in one.values()] or [1]))
@@ -489,18 +487,14 @@ class _Search:
             best = self._unexplained(), before
             at = self.facts.grid.index(name)
             block = int([*self.facts.block, "1", "1"][at])
-            for other in (
-                (text for one in self.whole for text in (one, *([f"{one} // {block}"] if block > 1 else [])))
-                if best[0]
-                else ()
-            ):
+            others = [text for one in self.whole for text in (one, f"{one} // {block}")[: 1 + (block > 1)]]
+            for other in others if best[0] else ():
                 self.facts.grid = tuple(other if one == name else one for one in before[0])
                 self.extra = [one for one in before[1] if one != name]
                 self.sets = self._sets(_PRIMES) if "/" not in other else self._sets(_SMALL, block)
-                best = min(
-                    best, (self._unexplained(), (self.facts.grid, self.extra, self.sets)), key=lambda one: one[0]
-                )
-            self.named |= best[1] is not before and "/" in str(best[1][0])
+                found = self._unexplained(), (self.facts.grid, self.extra, self.sets)
+                best = min(best, found, key=lambda one: one[0])
+            self.counted |= best[1] is not before and "/" in str(best[1][0])
             self.facts.grid, self.extra, self.sets = best[1]
 
     def _unexplained(self) -> int:
@@ -513,8 +507,7 @@ class _Search:
         return _open(found[1]) + sum(one.written and not one.covered(one.reach) for one in left)
 
     def _require(self, unit: int, runs: Sequence[Run], shapes: Shapes) -> None:
-        """Sizes that must be a multiple of `unit`, as the kernel leaves its arrays where they are not, or elements
-        out."""
+        """Sizes that must be a multiple of `unit`, as the kernel leaves its arrays, or elements out, elsewhere."""
         last, at = runs[-1], self.used[-1]
         whole = [name for name, dims in shapes.items() if dims and last.arrays[name].covered(_count(dims, at))]
         for size in (*self.whole, *self.extra):
@@ -535,21 +528,22 @@ class _Search:
         lost = next((at.lost for at in arrays if at.lost), "")
         stopped = not arrays or any(run.stopped for run in again)
         facts.roles[name] = self._role(one, arrays, shape, stopped)
-        touched = any(at.read or at.written or at.lost for at in arrays)
-        if not touched and not one.kind.const and not stopped:
+        if name not in self.named:
+            facts.roles[name], facts.shapes[name] = "in", ("1",) if one.lanes == 1 else ("1", str(one.lanes))
+            return
+        if not stopped and not one.kind.const and not any(at.read or at.written or at.lost for at in arrays):
             facts.ask(name, f"the role of {name} (in, out or inout), which no run of the kernel touched")
-        if lost and not one.kind.const:
-            facts.ask(name, f"the role of {name} (in, out or inout), which {lost} may use")
-        elif facts.roles[name] != "in" and _padded(one.cursor.type.get_canonical().get_pointee()):
-            facts.ask(name, f"the role of {name} (in, out or inout), as a store may change what fills up its elements")
-        elif stopped and not one.kind.const:
-            facts.ask(name, f"the role of {name} (in, out or inout), as the kernel is too long to be followed")
+        why = f"which {lost} may use" if lost else "as the kernel is too long to be followed" if stopped else ""
+        if facts.roles[name] != "in" and _padded(one.cursor.type.get_canonical().get_pointee()) and not lost:
+            why = "as a store may change what fills up its elements"
+        if why and not one.kind.const:
+            facts.ask(name, f"the role of {name} (in, out or inout), {why}")
         if shape is None:
             why = "whose indices are data" if any(at.open for at in arrays) else "an expression for each dimension"
             facts.ask(name, f"the shape of {name}, {why}")
             return
         facts.shapes[name] = shape
-        if self.named:
+        if self.counted:
             facts.ask(name, f"the shape of {name}, where your launch is another one")
         if any(at.negative for at in arrays):
             facts.ask(name, f"the shape of {name}, of which indices below 0 are used on some sizes")
@@ -574,13 +568,14 @@ class _Search:
             one.location.offset: one.type.spelling for one in walk(self.entry.declared) if kind(one) == "VAR_DECL"
         }
         for symbol in (again or runs)[-1].shared if again or runs else ():
-            if size := symbol.type.size:
-                written = generic.get(symbol.place, "")
-                element = next((one for one in open_types if re.match(rf"{one}\b", written)), None)
-                of_types += [f"{size // 4} * sizeof({element})"] if element else []
-                total += 0 if element else size
-                continue
-            self._dynamic([run.shared[symbol] for run in runs if symbol in run.shared])
+            if not (size := symbol.type.size):
+                self._dynamic([run.shared[symbol] for run in runs if symbol in run.shared])
+            elif element := next(
+                (one for one in open_types if re.match(rf"{one}\b", generic.get(symbol.place, ""))), ""
+            ):
+                of_types.append(f"{size // 4} * sizeof({element})")
+            else:
+                total += size
         facts.static = " + ".join([*([str(total)] if total else []), *of_types]) or "0"
         for parameter in facts.parameters:
             if parameter.local:
@@ -595,7 +590,7 @@ class _Search:
         known = len(made) == len(self.sets) and all(one.reach and not one.open for one in made)
         dims = fit([one.reach * one.element for one in made], self.sets) if known else None
         self.facts.shared = self.facts.shared if dims is None else product(dims)
-        self.facts.ask("launch", "shared_bytes, the bytes of dynamic shared memory")
+        self.dynamic = True
 
     def _unfix(self, runs: Sequence[Run]) -> None:
         """Puts the constants of a grid back, and asks where they do not grow with the sizes."""
@@ -622,11 +617,6 @@ def _put(text: str, values_: Mapping[str, str]) -> str:
     for name, value in values_.items():
         text = re.sub(rf"\b{name}\b", value, text)
     return text if parse(text).names else str(parse(text).integer({}))
-
-
-def _placed(block: Sequence[int], axes: Sequence[str]) -> tuple[int, ...]:
-    extents = dict(zip(axes, block, strict=False))
-    return tuple(extents.get(axis, 1) for axis in "xyz")
 
 
 def product(dims: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from tunesmith.kernels.reader.parse import Entry, Unit, body, constant, kind, split, walk
+from tunesmith.kernels.reader.parse import Entry, Unit, body, constant, kind, split, uncommented, walk
 from tunesmith.kernels.reader.syntax import NOTHING, Lowering, Node, Symbol
 from tunesmith.kernels.spec.expression import FUNCTIONS as TASK_FUNCTIONS
 from tunesmith.kernels.spec.expression import ExpressionError, parse
@@ -25,8 +25,7 @@ _LAUNCH = re.compile(
     r"\b((?:\w+::)*(\w+)\s*(?:<(?:[^;<>{}]|<[^;<>{}]*>)*>\s*)?)"
     r"<<[ \t]*<([^;{}#\\]*?)>>[ \t]*>\s*\(([^;{}#\\]*)\)\s*;"
 )
-"""Groups: the name with its qualifiers and template arguments, the bare name, the configuration, the arguments.
-Formatters write spaces into `<<<`."""
+"""Groups: the whole name, the bare name, the configuration, the arguments. Formatters write spaces into `<<<`."""
 CALL = "tunesmith_launch"
 _OPERATORS = frozenset(["+", "-", "*", "/", "%", "<<", ">>", "<", ">", "<=", ">=", "==", "!="])
 
@@ -34,13 +33,15 @@ _OPERATORS = frozenset(["+", "-", "*", "/", "%", "<<", ">>", "<", ">", "<=", ">=
 @dataclass(frozen=True, slots=True)
 class HostLaunch:
     """grid, block: by axis, None where an extent cannot be said in sizes; shared: bytes of dynamic shared memory;
-    sizes: what no parameter of the kernel says; written: as the source has it."""
+    written: as the source has it; sizes: what no parameter of the kernel says, with the text that the host computes it
+    from, empty where it is given; values: of the kernel's parameters that the host computes from others."""
 
     grid: Dims
     block: Dims
     shared: str | None
-    sizes: tuple[str, ...]
     written: str
+    sizes: Mapping[str, str]
+    values: Mapping[str, str]
 
 
 def launches(unit: Unit, entry: Entry) -> list[HostLaunch]:
@@ -49,12 +50,23 @@ def launches(unit: Unit, entry: Entry) -> list[HostLaunch]:
     lowering = Lowering(unit)
     for name in (entry.name, f'"{entry.name}"'):
         for function in unit.declarations() if not found else ():
-            for grid, block, shared, given in _calls(function, name, lowering):
+            for call, (grid, block, shared), given in _calls(function, name, lowering):
+                if name == entry.name and len(given) not in (0, len([*entry.function.get_arguments()])):
+                    # Of structures the calls in front of launches have the members.
+                    continue
                 host = _Host(function, entry, given, lowering)
+                values = host.values()
                 one = host.dims(grid), host.dims(block), "0" if shared is None else host.text(shared)
-                written = " ".join(", ".join(unit.written(at.cursor) for at in (grid, block)).split())
-                found.setdefault(one, HostLaunch(*one, tuple(host.sizes), written))
+                found.setdefault(one, HostLaunch(*one, _configuration(unit, call), host.sizes, values))
     return list(found.values())
+
+
+def _configuration(unit: Unit, call: Any) -> str:
+    """The grid and the block of a launch as the source has them."""
+    behind = unit.text(str(call.location.file))[call.location.offset :].decode(errors="replace")
+    written = re.match(r"[^;]*?<<[ \t]*<(.*?)>>[ \t]*>", behind, re.DOTALL)
+    parts = split(written[1])[:2] if written is not None else split(unit.written(call).partition("(")[2])[1:3]
+    return ", ".join(parts)
 
 
 def marked(code: str) -> str:
@@ -62,7 +74,9 @@ def marked(code: str) -> str:
     that are no names: it is understood even where the launch is not, as with a type of a header that is not here."""
 
     def with_call(launch: re.Match[str]) -> str:
-        configuration, given = (re.sub(r"//[^\n]*|/\*.*?\*/", "", one, flags=re.DOTALL) for one in launch.group(3, 4))
+        configuration, given = map(uncommented, launch.group(3, 4))
+        if given.count("(") != given.count(")"):
+            return launch[0]
         names = [re.sub(r"^\(\w+\) ?", "", one) for one in split(given)]
         passed = [*split(configuration), "0"][:3] + [one if one.isidentifier() else "0" for one in names]
         call = f'{CALL}("{launch[2]}", {", ".join(passed)})'
@@ -71,9 +85,11 @@ def marked(code: str) -> str:
     return _LAUNCH.sub(with_call, code)
 
 
-def _calls(function: Any, name: str, lowering: Lowering) -> Iterator[tuple[Node, Node, Node | None, list[Node]]]:
-    """The launches of a kernel in a function: grid, block, bytes of shared memory where there are any, arguments. name:
-    of the kernel, in quotes for the calls in front of launches that are not understood."""
+def _calls(
+    function: Any, name: str, lowering: Lowering
+) -> Iterator[tuple[Any, tuple[Node, Node, Node | None], list[Node]]]:
+    """The launches of a kernel in a function: the call, its grid, block and bytes of shared memory where there are any,
+    its arguments. name: of the kernel, in quotes for the calls in front of launches that are not understood."""
     for call in walk(function):
         kids = list(call.get_children()) if kind(call) == "CALL_EXPR" else []
         named = {one.spelling for at in kids[:2] for one in walk(at) if kind(one) != "CALL_EXPR"}
@@ -91,17 +107,17 @@ def _calls(function: Any, name: str, lowering: Lowering) -> Iterator[tuple[Node,
         else:
             continue
         shared = next((one for one in more[:1] if one.extent.start.offset and constant(one) != 0), None)
-        yield lowering.node(grid), lowering.node(block), None if shared is None else lowering.node(shared), arguments
+        bytes_ = None if shared is None else lowering.node(shared)
+        yield call, (lowering.node(grid), lowering.node(block), bytes_), arguments
 
 
 def _pointed(cursor: Any, lowering: Lowering) -> list[Node]:
     """The arguments in an array of pointers to them."""
     for one in walk(cursor):
         declared = one.referenced if kind(one) == "DECL_REF_EXPR" else None
-        if declared is not None and kind(declared) == "VAR_DECL":
-            lists = [at for at in walk(declared) if kind(at) == "INIT_LIST_EXPR"]
-            if lists:
-                return [_unwrapped(lowering.node(at)) for at in lists[0].get_children()]
+        made = walk(declared) if declared is not None and kind(declared) == "VAR_DECL" else ()
+        if lists := [at for at in made if kind(at) == "INIT_LIST_EXPR"]:
+            return [_unwrapped(lowering.node(at)) for at in lists[0].get_children()]
     return []
 
 
@@ -124,7 +140,8 @@ class _Host:
     """A function of the host that launches the kernel with some arguments."""
 
     def __init__(self, function: Any, entry: Entry, given: list[Node], lowering: Lowering) -> None:
-        self.sizes: list[str] = []
+        self.sizes: dict[str, str] = {}
+        self._passed: list[tuple[tuple[Symbol, str], Node]] = []
         self._lowering, self._entry = lowering, entry
         self._set: dict[Symbol, list[Node]] = {}
         self._axes: dict[tuple[Symbol, str], list[Node]] = {}
@@ -135,12 +152,27 @@ class _Host:
             place = _place(argument)
             if place[0] is not NOTHING and parameter.type.what == "number":
                 self._own.setdefault(place, parameter.name)
+                self._passed.append((place, argument))
         inside = body(function)
         for node in lowering.node(inside).walk() if inside is not None else ():
             if node.what == "variable":
                 self._set.setdefault(node.symbol, []).extend(node.kids)
             elif node.what in ("assign", "count"):
                 self._assigned(node)
+
+    def values(self) -> dict[str, str]:
+        """The kernel's parameters that the function computes from others of them."""
+        computed = dict[str, Node]()
+        for place, argument in self._passed:
+            name = self._own.pop(place, "")
+            names = parse(self.text(argument) or "1").names
+            if name and names and names <= {*self._own.values()}:
+                computed[name] = argument
+            elif name:
+                self._own[place] = name
+        found = {name: self.text(argument) or name for name, argument in computed.items()}
+        self.sizes.clear()
+        return found
 
     def _assigned(self, node: Node) -> None:
         target = _unwrapped(node.kids[0])
@@ -241,19 +273,14 @@ class _Host:
             if found is not None:
                 return found
         if node.type.what == "number" and (given or (made is not None and len(made) <= 1)):
-            name = (
-                symbol.name
-                if symbol.name not in self._taken and symbol.name not in TASK_FUNCTIONS
-                else f"{symbol.name}_"
-            )
-            if name not in self.sizes:
-                self.sizes.append(name)
+            name = symbol.name + "_" * (symbol.name in self._taken or symbol.name in TASK_FUNCTIONS)
+            text = self._lowering.unit.written(made[0].cursor) if made and not given else ""
+            self.sizes[name] = " ".join(re.sub(r'[\\"]', " ", text).split())
             return name
         return None
 
     def _bound(self, name: str, at: int) -> str:
-        """The value of a parameter of the host's template: of the kernel's that a launch binds to it, else by the
-        instances of the host's function."""
+        """The value of a parameter of the host's template: the kernel's that it is, else by the host's instances."""
         unit, entry = self._lowering.unit, self._entry
         of_kernel = [one.spelling for one in entry.declared.get_children() if kind(one).startswith("TEMPLATE_")]
         for given in re.findall(rf"\b{entry.name}\s*<([^;{{}}()]*?)>\s*<<<", unit.code):

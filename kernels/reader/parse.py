@@ -13,9 +13,9 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import clang.cindex as clang
 
@@ -40,11 +40,19 @@ _UNKNOWN = re.compile(
     r"declaration of function|use of undeclared label) '(?:\w+::)*(\w+)'(?: (?:in (?:namespace )?'([\w:]+)'))?"
 )
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]', re.MULTILINE)
-_CONDITION = re.compile(r"#if(?:def)?\s*(?:defined)?[\s(]*([A-Za-z_]\w*)[\s)]*(?:/[/*].*)?")
-"""A condition that a macro of its own satisfies."""
+_CONDITION = re.compile(r"#if(?:def)?\s*(?:defined)?[\s(]*([A-Za-z_]\w*)[\s)]*(?:==\s*(\w+)\s*)?(?:/[/*].*)?")
+"""A condition that one macro satisfies, and the value with which it does."""
+_DECLARED = (
+    r"^[ \t]*#[ \t]*define[ \t]+{name}\b|(?:\btypedef\b[^;{{}}]*|\}})\s*\b{name}\s*;|"
+    r"^\w[^\n;={{}}#]*\b{name}\s*\([^;{{}}]*\)\s*\{{|\bconstant\b[^;={{}}]*\b{name}\b[^;=(]*="
+)
+"""The declaration of a name as a macro, a type, a function or a constant."""
+_KERNEL = re.compile(r"\b(?:__)?kernel\s+(?:__attribute__|void)\b")
 _NO_CLASS = re.compile(r"type '(?:float|int)' is not a (?:function|structure)")
 """A type of the template is a class of the host's choice."""
 FUNCTIONS = frozenset({"FUNCTION_DECL", "FUNCTION_TEMPLATE"})
+_WHOLE = {"8": "char", "16": "short", "32": "int", "64": "long"}
+"""Types of OpenCL C by their bits."""
 
 
 class SourceError(TunesmithError):
@@ -53,13 +61,13 @@ class SourceError(TunesmithError):
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """An undeclared name, and its place. value: whether it stands for a value, and for no function or type."""
+    """An undeclared name, its place, and what it stands for, as far as its use tells."""
 
     name: str
     file: str
     line: int
     offset: int
-    value: bool
+    what: Literal["value", "type", "function"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,21 +105,17 @@ def walk(cursor: Any) -> Iterator[Any]:
 @lru_cache(maxsize=1)
 def library() -> Any:
     """libclang, with the functions that its Python package leaves out."""
-    found = clang.conf.lib
-    of_cursors: dict[str, Any] = {
-        "clang_getCursorBinaryOperatorKind": ctypes.c_int,
-        "clang_getCursorUnaryOperatorKind": ctypes.c_int,
-        "clang_Cursor_Evaluate": ctypes.c_void_p,
-    }
-    of_results: dict[str, Any] = {
-        "clang_EvalResult_getKind": ctypes.c_int,
-        "clang_EvalResult_getAsLongLong": ctypes.c_longlong,
-        "clang_EvalResult_getAsDouble": ctypes.c_double,
-        "clang_EvalResult_dispose": None,
-    }
-    for results, argument in ((of_cursors, clang.Cursor), (of_results, ctypes.c_void_p)):
-        for name, result in results.items():
-            getattr(found, name).argtypes, getattr(found, name).restype = [argument], result
+    found: Any = clang.conf.lib
+    for name, argument, result in (
+        ("clang_getCursorBinaryOperatorKind", clang.Cursor, ctypes.c_int),
+        ("clang_getCursorUnaryOperatorKind", clang.Cursor, ctypes.c_int),
+        ("clang_Cursor_Evaluate", clang.Cursor, ctypes.c_void_p),
+        ("clang_EvalResult_getKind", ctypes.c_void_p, ctypes.c_int),
+        ("clang_EvalResult_getAsLongLong", ctypes.c_void_p, ctypes.c_longlong),
+        ("clang_EvalResult_getAsDouble", ctypes.c_void_p, ctypes.c_double),
+        ("clang_EvalResult_dispose", ctypes.c_void_p, None),
+    ):
+        getattr(found, name).argtypes, getattr(found, name).restype = [argument], result
     return found
 
 
@@ -120,19 +124,20 @@ def constant(cursor: Any) -> int | float | None:
     result = library().clang_Cursor_Evaluate(cursor)
     if not result:
         return None
-    what = library().clang_EvalResult_getKind(result)
-    value = None
-    if what == 1:
-        value = library().clang_EvalResult_getAsLongLong(result)
-    elif what == 2:
-        value = library().clang_EvalResult_getAsDouble(result)
+    values = {1: library().clang_EvalResult_getAsLongLong, 2: library().clang_EvalResult_getAsDouble}
+    value: int | float | None = values.get(library().clang_EvalResult_getKind(result), lambda _: None)(result)
     library().clang_EvalResult_dispose(result)
     return value
 
 
+@lru_cache(maxsize=1)
+def _inside(folder: Path) -> tuple[str, ...]:
+    return tuple(one.as_posix() for one in folder.rglob("*.*") if one.is_file())
+
+
 class Unit:
-    """A source with its headers. where: its file; language: "cuda" or "opencl"; defines: macros; folders: of
-    headers."""
+    """A source with its headers. where: its file; language: "cuda" or "opencl"; folders: of headers; defines: macros.
+    proposed: macros, and ahead: files of the project, that the source alone does not ask for."""
 
     def __init__(
         self,
@@ -145,30 +150,59 @@ class Unit:
         if len(code) > MAX_LENGTH:
             raise SourceError(f"{where}: the source is longer than {MAX_LENGTH} characters; take less along.")
         self.code, self.where, self.language = code, str(where), language
-        self.folders, given = [*folders], dict(defines or {})
-        # The name of a template's parameter binds it; as a macro it would hide the parameter.
-        bound = {
-            one for one in given if re.search(rf"template\s*<[^;{{}}()]*\b{one}\s*[,>=][^;{{}}]*\b__global__\b", code)
-        }
-        self.bound = {name: value for name, value in given.items() if name in bound}
-        self.defines = {name: value for name, value in given.items() if name not in bound}
-        self.missing: dict[str, tuple[str, int]] = {}
+        self.folders, self.defines, self.bound = [*folders], dict[str, str](), dict[str, str]()
+        for name, value in (defines or {}).items():
+            # The name of a template's parameter binds it; as a macro it would hide the parameter.
+            generic = re.search(rf"template\s*<[^;{{}}()]*\b{name}\s*[,>=][^;{{}}]*\b__global__\b", code)
+            (self.defines if generic is None else self.bound)[name] = value
+        self.proposed, self.ahead = dict[str, str](), list[Path]()
+        self.missing: dict[str, None] = {}
         self.unknown: dict[tuple[str, int], Unknown] = {}
         self._stubs: dict[str, str] = {}
-        self._suffix = ""
-        self._texts: dict[str, bytes] = {}
+        self._suffix, self._texts = "", dict[str, bytes]()
         self.parse()
+
+    def rewritten(self, code: str) -> Unit:
+        """Another text in the place of the source."""
+        made = Unit("", Path(self.where), self.language, self.folders, self.defines)
+        made.code, made.bound, made.proposed, made.ahead = code, self.bound, self.proposed, self.ahead
+        made.parse()
+        return made
+
+    def adopts(self, unknown: Sequence[Unknown]) -> bool:
+        """Reads the source again with what is likely meant by undeclared names: as another file of an OpenCL project
+        declares them, which has no headers, or as macros of the build."""
+        ahead = [one for one in self._declaring(unknown) if one not in self.ahead]
+        # Of names behind a type that is not known some are declared by it.
+        settled = all(one.what != "type" for one in unknown)
+        likely = {name: text for one in unknown for name, text in _likely(one, self.code, settled).items()}
+        more = {} if ahead else {name: text for name, text in likely.items() if name not in self.proposed}
+        if found := bool(ahead or more):
+            self.ahead, self.proposed = [*ahead, *self.ahead], self.proposed | more
+            self.defines, self.unknown, self._stubs = more | self.defines, {}, {}
+            self.parse()
+        return found
+
+    def _declaring(self, unknown: Sequence[Unknown]) -> list[Path]:
+        """The files without kernels of an OpenCL project that alone declare some names."""
+        patterns = [re.compile(_DECLARED.format(name=one), re.MULTILINE) for one in sorted({at.name for at in unknown})]
+        wanted = [one for one in patterns if self.language == "opencl" and not one.search(self.code)]
+        sources = [Path(one) for one in self._files if wanted and one.endswith((".cl", ".h", ".clh"))]
+        texts = {one: text for one in sources if not _KERNEL.search(text := one.read_text(errors="replace"))}
+        found = list[Path]()
+        for one in wanted:
+            declaring = [file for file, text in texts.items() if one.search(text)]
+            found += declaring if len(declaring) == 1 and declaring[0] not in found else []
+        return found
 
     def parse(self, suffix: str = "") -> list[Any]:
         """Parses again, with `suffix` behind the source, until nothing is missing; the diagnostics that stay."""
         self._suffix = suffix
-        diagnostics: list[Any] = []
         for _ in range(MAX_ROUNDS):
-            diagnostics = self._parsed()
-            if not self._declared(diagnostics):
+            self.diagnostics = self._parsed()
+            if not self._declared(self.diagnostics):
                 break
-        self.diagnostics = diagnostics
-        return diagnostics
+        return self.diagnostics
 
     def _parsed(self) -> list[Any]:
         given = [f"-D{name}={value}" for name, value in self.defines.items() if self.language == "opencl"]
@@ -177,7 +211,7 @@ class Unit:
         head = f"{_EMPTY}/builtins.cuh" if self.language == "cuda" else f"{_EMPTY}/opencl-c-base.h"
         files = [(self.where, self.code + "\n" + self._suffix), (head, builtins)]
         files += [(f"{_EMPTY}/a/b/c/d/{name}", "") for name in self.missing]
-        more = []
+        more = [part for one in self.ahead for part in ("-include", str(one))]
         if self.language == "cuda":
             # Behind the builtins, whose own names a macro of the author's must not replace.
             macros = [f"#define {name} {value}\n" for name, value in self.defines.items()]
@@ -195,34 +229,42 @@ class Unit:
         before = len(self.missing) + len(self._stubs) + len(self.folders)
         for one in diagnostics:
             file = "" if one.location.file is None else one.location.file.name
-            place = file, one.location.line
             if (header := re.match(r"'(.+)' file not found", one.spelling)) is not None:
                 # The others of the file as well, as clang stops at each.
                 for name in (header[1], *(_INCLUDE.findall(self.text(file).decode(errors="replace")) if file else ())):
                     if not any((folder / name).is_file() for folder in (Path(file).parent, *self.folders)):
-                        if (folder := self._folder_above(name)) is not None:
-                            self.folders.append(folder)
-                        else:
-                            self.missing.setdefault(name, place)
+                        self.folders += (found_in := self._folder_above(name))
+                        self.missing |= {} if found_in else {name: None}
             elif (found := _UNKNOWN.match(one.spelling)) is not None and file:
                 at = one.location.offset
                 if not file.startswith(_EMPTY) and at < len(self.text(file)):
-                    called = self.text(file)[at + len(found[1]) :].lstrip().startswith(b"(")
-                    value = "undeclared identifier" in one.spelling and not called
-                    self.unknown.setdefault((file, at), Unknown(found[1], file, one.location.line, at, value))
+                    after = self.text(file)[at + len(found[1]) :]
+                    declares = re.match(rb"\s+(?:\*\s*)?(?:const\s+|restrict\s+)?[A-Za-z_]\w*\s*[=;,)\[]", after)
+                    of_type = "unknown type name" in one.spelling or (declares is not None and b"*" not in declares[0])
+                    what: Any = "function" if after.lstrip().startswith(b"(") else "type" if of_type else "value"
+                    self.unknown.setdefault((file, at), Unknown(found[1], file, one.location.line, at, what))
                 self._stubs.setdefault(f"{found[2] or ''}::{found[1]}", self._stub(file, at, found[1], found[2] or ""))
         return len(self.missing) + len(self._stubs) + len(self.folders) > before
 
-    def _folder_above(self, header: str) -> Path | None:
-        """The folder of the project that has a header of this name, as its build gives it with -I."""
+    @cached_property
+    def _above(self) -> list[Path]:
+        """The folders above the source, up to that of the project."""
         where = Path(self.where).resolve()
-        for folder in where.parents[: 1 + MAX_ABOVE] if where.is_file() else ():
-            for place in (folder, folder / "include", folder / "includes"):
-                if (place / header).is_file():
-                    return place
-            if (folder / ".git").exists():
-                break
-        return None
+        above = list(where.parents[: 1 + MAX_ABOVE]) if where.is_file() else []
+        return above[: next((at for at, one in enumerate(above, 1) if (one / ".git").exists()), len(above))]
+
+    @property
+    def _files(self) -> tuple[str, ...]:
+        """The files of the project, where its folder is known."""
+        return _inside(self._above[-1]) if self._above and (self._above[-1] / ".git").exists() else ()
+
+    def _folder_above(self, header: str) -> list[Path]:
+        """The folder that has a header of this name, as builds give with -I: the nearest above, or the only one."""
+        around = (place for one in self._above for place in (one, one / "include", one / "includes"))
+        if near := [one for one in around if (one / header).is_file()]:
+            return near[:1]
+        found = [one for one in self._files if one.endswith(f"/{header}")]
+        return [Path(found[0].removesuffix(f"/{header}"))] if len(found) == 1 else []
 
     def _stub(self, file: str, at: int, name: str, within: str) -> str:
         """A declaration of `name` that fits its use in `file` at the byte `at`."""
@@ -257,13 +299,9 @@ class Unit:
 
     def declarations(self, scope: Any | None = None) -> Iterator[Any]:
         """The author's declarations at the level of files and namespaces."""
-        if scope is None:
-            # Behind some two thousand built-in ones, which are not walked each time.
-            every = list(self.tree.cursor.get_children())
-            children = every[bisect_left(every, True, key=self.own) :]
-        else:
-            children = list(scope.get_children())
-        for one in children:
+        children = list((scope or self.tree.cursor).get_children())
+        # Behind some two thousand built-in ones, which are not walked each time.
+        for one in children[0 if scope else bisect_left(children, True, key=self.own) :]:
             if not self.own(one) or kind(one).startswith(("MACRO", "INCLUSION")):
                 continue
             outer = kind(one) == "UNEXPOSED_DECL" and self.written(one).startswith("extern")
@@ -283,7 +321,8 @@ class Unit:
     def _is_kernel(self, function: Any) -> bool:
         if self.language == "cuda":
             return any(kind(one) == "CUDAGLOBAL_ATTR" for one in function.get_children())
-        return any(token.spelling in ("__kernel", "kernel") for token in _head(function))
+        head = itertools.takewhile(lambda token: token.spelling != function.spelling, function.get_tokens())
+        return any(token.spelling in ("__kernel", "kernel") for token in head)
 
     def entry(self, wanted: str | None, option: str = "--entry") -> Entry:
         """The kernel that `wanted` names, as `k` or as `k<256, float>`, or the only one. Raises `SourceError`."""
@@ -291,33 +330,39 @@ class Unit:
         names = list(dict.fromkeys(one.spelling for one in found))
         name, _, bound = (wanted or "").partition("<")
         name, _, at = name.strip().split("::")[-1].partition(":")
-        hidden = _conditions(self.code, name) if name not in names else []
-        macros = {one[1]: "1" for one in map(_CONDITION.fullmatch, hidden) if one is not None}
+        hidden = conditions(self.code, rf"\b{name or 0}\s*\([^;{{}}]*\)\s*\{{") if name not in names else []
+        macros = satisfied(hidden)
         if macros.keys() - self.defines.keys():
             self.defines = macros | self.defines
             self.parse()
             return self.entry(wanted, option)
-        if hidden and not macros:
-            left_out = f"the preprocessor leaves {name} out at `{'` and `'.join(hidden)}`"
-            raise SourceError(f"{self.where}: {left_out}: set its macros for that, with -D or in it.")
-        if self.language == "opencl" and (head := re.search(r"\btemplate\s*<[^<>]*>(?=\s*(?:__)?kernel\b)", self.code)):
-            raise SourceError(f"{self.where}: `{head[0]}` is C++, not OpenCL C: write the kernel out for one type.")
         marks = "`__global__ void NAME(...)`" if self.language == "cuda" else "`__kernel void NAME(...)`"
         places = {self.code[: one.start()].count("\n") + 1 for one in re.finditer(rf"\b{name or 0}\s*\(", self.code)}
-        for one in self.diagnostics if name not in names else ():
-            if one.location.line in places and str(one.location.file) == self.where:
-                line = f"line {one.location.line}, with {name}, is not understood ({one.spelling})"
-                raise SourceError(f"{self.where}: {line}: give the macros that your build gives with -D.")
-        if not names:
+        here = [one for one in self.diagnostics if str(one.location.file) == self.where]
+        faults = [one for one in here if name not in names and one.location.line in places]
+        why = ""
+        if hidden and not macros:
+            left_out = f"the preprocessor leaves {name} out at `{'` and `'.join(hidden)}`"
+            why = f"{left_out}: set its macros for that, with -D or in it"
+        elif self.language == "opencl" and (
+            head := re.search(r"\btemplate\s*<[^<>]*>(?=\s*(?:__)?kernel\b)", self.code)
+        ):
+            why = f"`{head[0]}` is C++, not OpenCL C: write the kernel out for one type"
+        elif faults:
+            why = f"line {faults[0].location.line}, with {name}, is not understood ({faults[0].spelling})"
+            why += ": give the macros that your build gives with -D"
+        elif not names and re.search(rf"\b{name or 0}\s*\([^;{{}}]*\)\s*;", self.code):
+            why = f"{name} is declared here without its body: name the file that has it"
+        elif not names:
             why = f"there is no kernel, a function {marks} with its body; if a macro makes it, write that out"
+        elif not name and len(names) > 1:
+            why = f"there are {len(names)} kernels: choose one of {', '.join(names)} with {option}"
+        elif name and name not in names:
+            why = f"there is no kernel '{name}'; choose {option} from {', '.join(names)}"
+        if why:
             raise SourceError(f"{self.where}: {why}.")
-        if not name and len(names) > 1:
-            known = f"there are {len(names)} kernels: choose one of {', '.join(names)} with {option}"
-            raise SourceError(f"{self.where}: {known}.")
         name = name or names[0]
         chosen = [one for one in found if one.spelling == name]
-        if not chosen:
-            raise SourceError(f"{self.where}: there is no kernel '{name}'; choose {option} from {', '.join(names)}.")
         if any(kind(one) == "FUNCTION_TEMPLATE" for one in chosen):
             # Of a template and its specialisations, the values choose.
             chosen = [one for one in chosen if library().clang_getSpecializedCursorTemplate(one) is None]
@@ -332,26 +377,20 @@ class Unit:
         instances = self._launched(template)
         parameters = [one for one in template.get_children() if kind(one).startswith("TEMPLATE_")]
         values, types, order, guessed = self._values(template, parameters, given, instances[0] if instances else [])
-        scope, above = [template.spelling], template.semantic_parent
-        while above is not None and kind(above) == "NAMESPACE":
-            scope.insert(0, above.spelling)
-            above = above.semantic_parent
         names = [one.spelling for one in parameters]
         free = [name for at, name in enumerate(names) if name in types and not types[name] and order[at] == "float"]
         # A type of indices is an integer; the fewest that will do.
         tried = list[tuple[int, list[str], list[str]]]()
         for whole in sorted(itertools.product((False, True), repeat=min(len(free), MAX_FREE_TYPES)), key=sum):
-            texts = [
-                "int" if name in itertools.compress(free, whole) else text
-                for name, text in zip(names, order, strict=True)
-            ]
-            faults = self._faults(template, texts, scope)
+            integers = {*itertools.compress(free, whole)}
+            texts = ["int" if name in integers else text for name, text in zip(names, order, strict=True)]
+            faults = self._faults(template, texts)
             tried.append((len(faults), texts, faults))
             if not faults:
                 break
         _, texts, faults = min(tried, key=lambda one: one[0])
         if texts != tried[-1][1]:
-            self._faults(template, texts, scope)
+            self._faults(template, texts)
         if not any(map(_NO_CLASS.search, faults)) and (made := self._instance(template)) is not None:
             declared = next(one for one in self.kernels() if one.location == made.location)
             bound = [[one[at] for at, name in enumerate(names[: len(one)]) if name in values] for one in instances]
@@ -366,7 +405,7 @@ class Unit:
             why = f", as it uses undeclared names: {used}; name with -I the folders of its headers"
         if guessed:
             why += f", and nothing says the value of {', '.join(guessed)}: give it with -D NAME=VALUE"
-        instance = f"{'::'.join(scope)}<{', '.join(texts)}>"
+        instance = f"{'::'.join([*filter(None, self.scope(template)), template.spelling])}<{', '.join(texts)}>"
         raise SourceError(f"{self.where}, line {template.location.line}: {instance} cannot be made{why}.")
 
     def _values(
@@ -375,17 +414,17 @@ class Unit:
         """The values and types of a template's parameters, all of them in order, and of which values nothing is known:
         as given, else as the source launches it, else the default; a float where nothing binds a type."""
         values, types, order, guessed = dict[str, str](), dict[str, str | None](), list[str](), list[str]()
+        classes = {one.spelling for one in self.declarations() if kind(one) in ("STRUCT_DECL", "CLASS_DECL")}
         for at, one in enumerate(parameters):
             name, written = one.spelling, self.written(one)
             if "..." in written or kind(one) == "TEMPLATE_TEMPLATE_PARAMETER":
-                raise SourceError(
-                    f"{self.where}: {template.spelling} is a template over any number of parameters, or over templates "
-                    f"({written}): write out the ones that you use."
-                )
+                why = f"over any number of parameters, or over templates ({written}): write out the ones that you use"
+                raise SourceError(f"{self.where}: {template.spelling} is a template {why}.")
             chosen = given[at] if at < len(given) else self.bound.get(name)
             found = launched[at] if at < len(launched) else ""
             if kind(one) == "TEMPLATE_TYPE_PARAMETER":
-                types[name] = chosen
+                # A class of the author's chooses among his functions, and is no type of data.
+                types[name] = chosen or (found if found.split("::")[-1] in classes else None)
                 order.append(chosen or found or ("int" if re.search("(?i)index|idx|offset", name) else "float"))
                 continue
             values[name] = chosen or found or written.partition("=")[2].strip()
@@ -397,17 +436,17 @@ class Unit:
             order.append(values[name])
         return values, types, order, {name: values[name] for name in guessed}
 
-    def _faults(self, template: Any, arguments: Sequence[str], scope: Sequence[str]) -> list[str]:
+    def _faults(self, template: Any, arguments: Sequence[str]) -> list[str]:
         """Parses again, with the instance of a template named behind the source: what clang has against it."""
-        instance = f"{'::'.join(scope)}<{', '.join(arguments)}>"
-        found = self.parse(f"auto tunesmith_entry = &{instance};")
+        instance = f"{template.spelling}<{', '.join(arguments)}>"
+        found = self.parse(self.scoped(f"auto tunesmith_entry = &{instance};", self.scope(template)))
         places = [(one.spelling, one.location.file, one.location.offset) for one in found]
         faults = [why for why, file, at in places if file is not None and within(template, file.name, at)]
         return faults or ([] if self._instance(template) is not None else [instance])
 
     def _instance(self, template: Any) -> Any | None:
         """The instance that `tunesmith_entry`, behind the source, names; None where it could not be made."""
-        for cursor in self.tree.cursor.get_children():
+        for cursor in self.declarations():
             for one in walk(cursor) if cursor.spelling == "tunesmith_entry" else ():
                 made = one.referenced if kind(one) == "DECL_REF_EXPR" else None
                 if made is not None and made.spelling == template.spelling and body(made) is not None:
@@ -425,7 +464,8 @@ class Unit:
                     for at in range(max(0, made.get_num_template_arguments())):
                         what = made.get_template_argument_kind(at).name
                         value = str(made.get_template_argument_value(at)) if what == "INTEGRAL" else ""
-                        texts.append(made.get_template_argument_type(at).spelling if what == "TYPE" else value)
+                        type_ = made.get_template_argument_type(at).spelling.replace("(anonymous namespace)::", "")
+                        texts.append(type_ if what == "TYPE" else value)
                     found[tuple(texts)] = None
         # Host code that needs headers that are not here has no complete tree.
         found = found or dict.fromkeys(self._instances(template.spelling, r"(?!\s*\()"))
@@ -456,6 +496,22 @@ class Unit:
             return list(dict.fromkeys(filter(None, values))) or [""]
         return [""]
 
+    @staticmethod
+    def scope(cursor: Any) -> tuple[str, ...]:
+        """The namespaces around a declaration, an empty name for those without one."""
+        found, above = list[str](), cursor.lexical_parent
+        while above is not None and kind(above) != "TRANSLATION_UNIT":
+            if kind(above) == "NAMESPACE":
+                found.insert(0, above.spelling if "(anonymous" not in above.spelling else "")
+            above = above.lexical_parent
+        return tuple(found)
+
+    @staticmethod
+    def scoped(text: str, names: Sequence[str]) -> str:
+        for name in reversed(names):
+            text = f"namespace {name} {{\n{text}\n}}" if name else f"namespace {{\n{text}\n}}"
+        return text
+
     def written(self, cursor: Any) -> str:
         """The text of a cursor."""
         file = cursor.extent.start.file
@@ -463,10 +519,10 @@ class Unit:
         return data[cursor.extent.start.offset : cursor.extent.end.offset].decode(errors="replace")
 
 
-def _conditions(code: str, name: str) -> list[str]:
-    """The conditions of the preprocessor that leave the definition of a function out, as the source has them."""
-    found, around = re.search(rf"\b{name}\s*\([^;{{}}]*\)\s*\{{", code), list[str]()
-    above = code[: found.start()] if found is not None and name else ""
+def conditions(code: str, declared: str) -> list[str]:
+    """The conditions of the preprocessor that leave a declaration, a regular expression, out."""
+    found, around = re.search(declared, code), list[str]()
+    above = code[: found.start()] if found is not None else ""
     for word, rest in re.findall(r"(?m)^[ \t]*#[ \t]*(if\w*|el\w*|endif)\b[ \t]*(.*)", above):
         if not word.startswith("if"):
             before = around.pop() if around else ""
@@ -478,11 +534,32 @@ def _conditions(code: str, name: str) -> list[str]:
     return [one for one in around if bool(defined & {*re.findall(r"\w+", one)}) == one.startswith("#else")]
 
 
+def satisfied(hidden: Sequence[str]) -> dict[str, str]:
+    """The macros that satisfy conditions."""
+    return {one[1]: one[2] or "1" for one in map(_CONDITION.fullmatch, hidden) if one is not None}
+
+
+def _likely(one: Unknown, code: str, settled: bool) -> dict[str, str]:
+    """Macros of the build that declare an undeclared name of a source."""
+    if macros := satisfied(conditions(code, f"(?m){_DECLARED.format(name=one.name)}")):
+        return macros
+    if one.what == "type":
+        whole = re.fullmatch("(u?)int(8|16|32|64)_t", one.name)
+        lanes = re.search(r"(?<=[A-Za-z_])(2|4|8|16)$", one.name)
+        plain = "int" if re.search("(?i)int|index|idx", one.name) else "float"
+        return {one.name: whole[1] + _WHOLE[whole[2]] if whole else plain + (lanes[1] if lanes else "")}
+    return {one.name: typical(one.name)} if one.what == "value" and (settled or one.name.isupper()) else {}
+
+
 def typical(name: str, type_: str = "INT") -> str:
     """A value for a constant of the build, or for a parameter of a template that nothing binds."""
     if type_ in ("BOOL", "ENUM"):
         return "false" if type_ == "BOOL" else "0"
     return "256" if re.search("(?i)thread|block|group|cta", name) else "4"
+
+
+def uncommented(code: str) -> str:
+    return re.sub(r"//[^\n]*|/\*.*?\*/", " ", code, flags=re.DOTALL)
 
 
 def _is_whole(function: Any) -> bool:
@@ -494,14 +571,6 @@ def _is_whole(function: Any) -> bool:
 def within(cursor: Any, file: str, offset: int) -> bool:
     first, last = cursor.extent.start, cursor.extent.end
     return bool(first.file.name == file and first.offset <= offset < last.offset)
-
-
-def _head(function: Any) -> Iterator[Any]:
-    """The tokens of a function up to its name."""
-    for token in function.get_tokens():
-        if token.spelling == function.spelling:
-            return
-        yield token
 
 
 def body(function: Any) -> Any | None:

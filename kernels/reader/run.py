@@ -65,8 +65,7 @@ class Array:
     """The accesses of a run to an array. element: bytes of one; lanes: elements of a vector, or structure, that it is
     made of; reach: elements from its begin, as far as they are known, in whole vectors; open: whether an index is not
     known; negative: whether one may be; read, written: at all; early: read before it was written for certain; collides:
-    whether two threads write an element; assigned: by element, whether one did; lost: why the run does not know what
-    happens."""
+    whether two threads write an element; assigned: by element, whether one did; lost: why the run lost track."""
 
     element: int
     lanes: int = 1
@@ -214,16 +213,6 @@ class Run:
             return
         self._step()
         _STATEMENTS.get(node.what, Run.value)(self, node)
-
-    def _block(self, node: Node) -> None:
-        for one in node.kids:
-            self.statement(one)
-
-    def _last(self, node: Node) -> None:
-        self.statement(node.kids[-1])
-
-    def _nothing(self, node: Node) -> None:
-        """A statement without effect."""
 
     def _jump(self, node: Node) -> None:
         self._lose(node, "inline assembly" if node.what == "asm" else "a jump")
@@ -395,8 +384,7 @@ class Run:
         return found if isinstance(found, Span) else ANY
 
     def value(self, node: Node, wanted: Kind | None = None) -> Any:
-        """A `Span`, a `Pointer`, the members of a structure by name or, of a lambda, its node. wanted: the type of a
-        list without one."""
+        """A `Span`, a `Pointer`, the members of a structure or a lambda. wanted: the type of a list without one."""
         self._step()
         into = node.converted
         if into is None:
@@ -632,11 +620,7 @@ class Run:
     def _get(self, place: Any, kind_: Kind) -> Any:
         if place in self.env:
             return self.env[place]
-        members = {
-            name[len(place)]: value
-            for name, value in self.env.items()
-            if len(name) == len(place) + 1 and name[: len(place)] == place
-        }
+        members = {name[-1]: value for name, value in self.env.items() if name[:-1] == place}
         if kind_.what == "record" and members:
             return members
         return self._unknown(kind_)
@@ -723,7 +707,8 @@ class Run:
         width = max(1, size // array.element)
         if reads and not array.early:
             places = (low // array.element).astype(np.int64).clip(0)
-            array.early = not offset.known or not all(array.assigned[places + at].all() for at in range(width))
+            inside = offset.known and array.reach > 0
+            array.early = not inside or not all(array.assigned[places + at].all() for at in range(width))
         if writes and certain and offset.known:
             exact = np.broadcast_to(offset.low, self.count)[self.sure & here] // array.element
             array.collides |= len(np.unique(exact)) < len(exact)
@@ -808,18 +793,15 @@ class Run:
                 return dict(zip("xyzw", values, strict=False))
             converts = "convert" in name and node.type.what == "number"
             return fitted(numbers[0], node.type) if converts else self._unknown(node.type)
-        if pointers:
-            return self._with_pointers(node, given, values)
-        return self._unknown(node.type)
+        return self._with_pointers(node, given, values) if pointers else self._unknown(node.type)
 
     def _with_pointers(self, node: Node, given: Sequence[Node], values: Sequence[Any]) -> Any:
         name, elements = node.op, [one.result.element or _VOID for one in given]
         first = values[0]
         if "atom" in name and isinstance(first, Pointer):
             self.access(first, elements[0], reads=True, writes=True, certain=False)
-            for one in values[1:]:
-                if isinstance(one, Pointer):
-                    self._lose(node, f"`{name}`")
+            if any(isinstance(one, Pointer) for one in values[1:]):
+                self._lose(node, f"`{name}`")
             return self._unknown(node.type)
         if name in READING and isinstance(first, Pointer):
             return self.access(first, node.type, reads=True)
@@ -893,12 +875,12 @@ def _variable(pointer: Any) -> Any:
 
 
 _STATEMENTS: dict[str, Callable[[Run, Node], Any]] = {
-    **dict.fromkeys(("block", "declaration"), Run._block),
+    **dict.fromkeys(("block", "declaration"), lambda run, node: list(map(run.statement, node.kids))),
     **dict.fromkeys(LOOPS, Run._loop),
     **dict.fromkeys(("return", "break", "continue"), Run._leave),
-    **dict.fromkeys(("case", "default", "label"), Run._last),
+    **dict.fromkeys(("case", "default", "label"), lambda run, node: run.statement(node.kids[-1])),
     **dict.fromkeys(("goto", "asm", "cxx_try", "for each"), Run._jump),
-    **{"variable": Run._declare, "if": Run._if, "switch": Run._switch, "nothing": Run._nothing},
+    **{"variable": Run._declare, "if": Run._if, "switch": Run._switch, "nothing": lambda run, node: None},
 }
 _EXPRESSIONS: dict[str, Callable[[Run, Node], Any]] = {
     **dict.fromkeys(("name", "member", "index", "deref", "this"), Run._load),

@@ -7,11 +7,12 @@ Owns the sentences, with what its author writes instead. A task's arguments are 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from pathlib import Path
 
 from tunesmith.kernels.build.python_source import FIXED, taken_arguments
 from tunesmith.kernels.build.source import literal
-from tunesmith.kernels.reader.facts import Parameter, parameters_of
+from tunesmith.kernels.reader.facts import Parameter, bare, parameters_of
 from tunesmith.kernels.reader.parse import Entry, Unit
 from tunesmith.kernels.reader.syntax import prelude
 from tunesmith.kernels.spec.dtypes import DTYPES
@@ -25,13 +26,13 @@ def _unusual(one: Parameter) -> str:
     """Why a parameter is neither a value nor a pointer to elements, and the remedy; empty where it is."""
     kind, inner = one.kind, one.kind.element if one.pointer else None
     if kind.reference:
-        return f"is a reference: declare it by value, as `{_bare(kind.spelling)} {one.name}`"
+        return f"is a reference: declare it by value, as `{bare(kind.spelling)} {one.name}`"
     if one.pointer and one.cursor.type.get_canonical().get_pointee().kind.name == "FUNCTIONPROTO":
         return "is a pointer to a function: call a __device__ function by its name instead"
     if inner is None or inner.element is None or inner.what not in ("pointer", "array"):
         return ""
     const = "const " if kind.const or (inner.const and inner.what == "array") else ""
-    array = f"`{const}{_bare(inner.element.spelling)}* {one.name}`"
+    array = f"`{const}{bare(inner.element.spelling)}* {one.name}`"
     if inner.what == "pointer":
         return (
             f"is a pointer to pointers: join the arrays into one, {array}, with another argument for where each begins"
@@ -40,8 +41,9 @@ def _unusual(one: Parameter) -> str:
     return f"is {_ARRAYS}: {instead} with the length of a row"
 
 
-def refused(one: Parameter) -> str:
-    """Why a parameter can be no argument, and the remedy, as a clause that follows its name; empty where it can."""
+def refused(one: Parameter, used: Collection[str]) -> str:
+    """Why a parameter can be no argument, and the remedy, as a clause that follows its name; empty where it can.
+    used: what identifies the members of structures that the kernel uses."""
     kind, inner = one.kind, one.kind.element if one.pointer else None
     if not one.name:
         return "has no name: give it one"
@@ -51,13 +53,14 @@ def refused(one: Parameter) -> str:
     if (one.local or one.dtype) and not texture:
         return ""
     array = f"`{'const ' if kind.const else ''}{{}}* {one.name}`"
-    name = _bare(inner.spelling if inner is not None else kind.spelling)
+    name = bare(inner.spelling if inner is not None else kind.spelling)
     if name == "void":
         return f"is a void pointer: declare it with the type of its elements, such as {array.format('float')}"
     if texture or "image" in kind.spelling or "sampler" in kind.spelling:
-        return f"is an image or a texture, which no argument can be: read from an array, `const float* {one.name}`"
+        return "holds an image or a texture, which no argument can be: read and write arrays instead, such as `float*`"
     record = one.cursor.type.get_canonical()
-    members = [field.spelling for field in (record if inner is None else record.get_pointee()).get_fields()]
+    fields = [*(record if inner is None else record.get_pointee()).get_fields()]
+    members = [one.spelling for one in fields if one.get_usr() in used] or [one.spelling for one in fields]
     if inner is not None:
         why = "have several types" if members else "are not known"
         used = f" ({', '.join(members)})" if members else ""
@@ -157,13 +160,6 @@ def _require_match(task: Task, argument: Argument, parameter: Parameter, where: 
     stored_as = pointer and wanted.size == found.size
     if (wanted.size, wanted.is_float) != (found.size, found.is_float) and not stored_as:
         raise TaskError(
-            f"{place}: the task says {argument.dtype}, the source `{_bare(kind.spelling)}`, which is "
+            f"{place}: the task says {argument.dtype}, the source `{bare(kind.spelling)}`, which is "
             f"{parameter.dtype}; change one of the two."
         )
-
-
-def _bare(spelling: str) -> str:
-    """A type without its qualifiers."""
-    return re.sub(
-        r"\b(?:const|volatile|struct|__(?:global|local|constant|private|restrict))\b|[&]", "", spelling
-    ).strip()

@@ -67,7 +67,7 @@ class _Reached:
         self._named: dict[str, list[_Declared]] = {}
         for cursor in unit.declarations():
             file = cursor.extent.start.file.name
-            one = _Declared(file, cursor.extent.start.offset, cursor.extent.end.offset, cursor, _scope(cursor))
+            one = _Declared(file, cursor.extent.start.offset, cursor.extent.end.offset, cursor, unit.scope(cursor))
             self._places.setdefault(file, []).append(one)
             if kind(cursor) in FUNCTIONS:
                 self._named.setdefault(cursor.get_usr(), []).append(one)
@@ -135,11 +135,8 @@ class _Reached:
         for one in walk(cursor):
             # An operator in a template may belong to any class; the instance tells to which.
             if kind(one) == "OVERLOADED_DECL_REF" and not one.spelling.startswith("operator"):
-                overloads = (
-                    library().clang_getOverloadedDecl(one, at)
-                    for at in range(library().clang_getNumOverloadedDecls(one))
-                )
-                for overload in overloads:
+                for at in range(library().clang_getNumOverloadedDecls(one)):
+                    overload = library().clang_getOverloadedDecl(one, at)
                     # Where a name is undeclared, the call in the instance tells whether it is this one.
                     unknown = any(within(overload, one.file, one.offset) for one in self.unit.unknown.values())
                     if self.unit.own(overload) and not unknown:
@@ -203,8 +200,10 @@ class _Reached:
                 continue
             own = [one for one in defined[name] if self.unit.own(one)]
             self.macros[name] = own
-            for one in own:
-                used += _WORD.findall(self.unit.written(one))
+            for text in map(self.unit.written, own):
+                used += _WORD.findall(text)
+                for pasted in re.findall(r"(\w+)\s*##", text):
+                    used += [other for other in defined if other.startswith(pasted)]
             if not own:
                 self._builtin_macro(defined[name][-1])
 
@@ -239,15 +238,6 @@ def _balanced(text: str) -> str:
     return "\n".join([*kept, *["#endif"] * depth])
 
 
-def _scope(cursor: Any) -> tuple[str, ...]:
-    found, above = list[str](), cursor.lexical_parent
-    while above is not None and kind(above) != "TRANSLATION_UNIT":
-        if kind(above) == "NAMESPACE":
-            found.insert(0, above.spelling if "(anonymous" not in above.spelling else "")
-        above = above.lexical_parent
-    return tuple(found)
-
-
 def sliced(unit: Unit, entry: Entry) -> Slice:
     """The source of a kernel alone. In CUDA the kernel is `extern "C"` and no template any more."""
     reached = _Reached(unit, entry)
@@ -264,13 +254,12 @@ def sliced(unit: Unit, entry: Entry) -> Slice:
         ends[one.file] = one.end
         if kind(one.cursor) in FUNCTIONS and _general(one.cursor) == _general(entry.declared):
             continue
-        pieces.append((place(one.file, one.start), _scoped(_declaration(reached, one), one.scope)))
+        pieces.append((place(one.file, one.start), unit.scoped(_declaration(reached, one), one.scope)))
     for definitions in reached.macros.values():
         for at, macro in enumerate(definitions):
             again = f"#undef {macro.spelling}\n" if at else ""
-            pieces.append(
-                (place(macro.location.file.name, macro.location.offset), f"{again}#define {unit.written(macro)}")
-            )
+            where = place(macro.location.file.name, macro.location.offset)
+            pieces.append((where, f"{again}#define {unit.written(macro)}"))
     pieces += [(place(file, start), text) for file, start, text in _usings(reached)]
     pieces.append((place(kernel.file, kernel.start), _kernel(reached, kernel, types)))
     body = "\n\n".join(text for _, text in sorted(pieces, key=lambda one: one[0]))
@@ -304,6 +293,7 @@ def sliced(unit: Unit, entry: Entry) -> Slice:
 def _order(unit: Unit) -> Callable[[str, int], tuple[int, ...]]:
     """Where a place of a file comes in the text that a compiler sees."""
     above: dict[str, tuple[str, int]] = {}
+    ahead = [str(one) for one in unit.ahead]
     for one in unit.tree.get_includes():
         if one.source is not None:
             above.setdefault(one.include.name, (one.source.name, one.location.offset))
@@ -314,7 +304,8 @@ def _order(unit: Unit) -> Callable[[str, int], tuple[int, ...]]:
             file, offset = above[file]
             seen.add(file)
             found.insert(0, offset)
-        return tuple(found)
+        # What is read ahead of the source comes before it, in its order.
+        return ahead.index(file) - len(ahead) if file in ahead else 0, *found
 
     return place
 
@@ -332,12 +323,6 @@ def _general(function: Any) -> str:
     return usr
 
 
-def _scoped(text: str, scope: tuple[str, ...]) -> str:
-    for name in reversed(scope):
-        text = f"namespace {name} {{\n{text}\n}}" if name else f"namespace {{\n{text}\n}}"
-    return text
-
-
 def _declaration(reached: _Reached, one: _Declared) -> str:
     text = reached.text(one)
     data = reached.unit.text(one.file)
@@ -346,18 +331,13 @@ def _declaration(reached: _Reached, one: _Declared) -> str:
         rest = re.compile(rb"(?:[^;{}]|\{[^{}]*\})*;").match(data, one.end)
         text += rest[0].decode(errors="replace") if rest is not None and not text.rstrip().endswith((";",)) else ""
     if reached.unit.language == "cuda":
-        if kind(one.cursor) in FUNCTIONS and not {"CUDADEVICE_ATTR", "CUDAGLOBAL_ATTR"} & {
-            kind(at) for at in one.cursor.get_children()
-        }:
+        attributes, type_ = {kind(at) for at in one.cursor.get_children()}, one.cursor.type.get_canonical()
+        number = type_.kind.name in ("FLOAT", "DOUBLE") and type_.is_const_qualified()
+        if kind(one.cursor) in FUNCTIONS and not {"CUDADEVICE_ATTR", "CUDAGLOBAL_ATTR"} & attributes:
             at = _after_template(text)
             text = f"{text[:at]}__device__ {text[at:]}"
-        elif (
-            kind(one.cursor) == "VAR_DECL"
-            and one.cursor.type.is_const_qualified()
-            and "constexpr" not in text
-            and "__" not in text
-        ):
-            text = f"constexpr {text}" if one.cursor.type.get_canonical().kind.name in ("FLOAT", "DOUBLE") else text
+        elif kind(one.cursor) == "VAR_DECL" and number and "constexpr" not in text and "__" not in text:
+            text = f"constexpr {text}"
     return text
 
 
@@ -405,7 +385,11 @@ def _usings(reached: _Reached) -> Iterator[tuple[str, int, str]]:
         if kind(one) == "USING_DIRECTIVE":
             text = reached.unit.written(one)
             if text.split()[-1].removeprefix("::") in used:
-                yield one.extent.start.file.name, one.extent.start.offset, _scoped(f"{text};", _scope(one))
+                yield (
+                    one.extent.start.file.name,
+                    one.extent.start.offset,
+                    reached.unit.scoped(f"{text};", reached.unit.scope(one)),
+                )
 
 
 def listed(unknown: Sequence[Unknown]) -> str:

@@ -7,26 +7,20 @@ parameters. Members that no function of the device uses are zero.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
-from tunesmith.kernels.reader.facts import task_type
+from tunesmith.kernels.reader.facts import cast_to, task_type
 from tunesmith.kernels.reader.launch import CALL
 from tunesmith.kernels.reader.parse import FUNCTIONS, Entry, Unit, body, kind, split, walk
 
-MAX_ELEMENTS = 16
+MAX_ELEMENTS = 32
 """Elements of a member that is an array, each of which becomes a parameter."""
 
 
-class _Unsuitable(Exception):
-    """A member that cannot be a parameter."""
-
-
 def with_members(unit: Unit, entry: Entry) -> str | None:
-    """The source with the members of structures in their place; None where the kernel takes none by value, or one with
-    a member that cannot be a parameter."""
+    """The source with members in the place of structures; None without any, or where one cannot be a parameter."""
     code, edits, made, spread = unit.code.encode(), list[tuple[int, int, str]](), list[str](), dict[int, list[str]]()
-    used, casts = _used_members(entry.function), _casts(entry.declared)
+    used = used_members(entry.function)
     names = [one.spelling for one in entry.function.get_arguments()]
     generic = [one for one in entry.declared.get_children() if kind(one) == "PARM_DECL"]
     for at, (one, written) in enumerate(zip(entry.function.get_arguments(), generic, strict=True)):
@@ -34,13 +28,9 @@ def with_members(unit: Unit, entry: Entry) -> str | None:
         if type_.kind.name not in ("RECORD", "EXTVECTOR") or task_type(type_):
             continue
         start, end = written.extent.start, written.extent.end.offset
-        try:
-            parameters, value = _flat(type_, one.spelling, "", used, casts, unit.language)
-        except _Unsuitable:
-            return None
-        if start.file is None or start.file.name != unit.where or not parameters:
-            return None
-        if {one.rpartition(" ")[2] for one in parameters} & {*names}:
+        parameters, value = _flat(type_, one.spelling, "", used, entry.declared, unit.language) or ({}, "")
+        taken = {one.rpartition(" ")[2] for one in parameters} & {*names}
+        if start.file is None or start.file.name != unit.where or not parameters or taken:
             return None
         edits.append((start.offset, end, ", ".join(parameters)))
         made.append(f" {written.type.spelling.removeprefix('__private ')} {one.spelling} = {value};")
@@ -65,19 +55,18 @@ def _spread(call: str, members: dict[int, list[str]]) -> str:
 
 
 def _flat(
-    record: Any, name: str, path: str, used: set[str], casts: dict[str, str], language: str
-) -> tuple[dict[str, str], str]:
+    record: Any, name: str, path: str, used: set[str], function: Any, language: str
+) -> tuple[dict[str, str], str] | None:
     """Parameters for the members of a structure called `name`, with their paths in it behind `path`, and the
-    initialiser that makes it of them. casts: types of pointers to void. Raises `_Unsuitable`."""
+    initialiser that makes it of them; None where one cannot be a parameter. function: the kernel."""
     parameters, values = dict[str, str](), list[str]()
     if record.kind.name == "EXTVECTOR":
         names = [f"{name}_{'xyzw'[at] if record.element_count <= 4 else at}" for at in range(record.element_count)]
         element = record.element_type.spelling
         made = f"({element.replace('unsigned ', 'u')}{len(names)})({', '.join(names)})"
         return {f"{element} {one}": "" for one in names}, made
-    declaration = record.get_declaration()
-    if any(kind(one) in ("CXX_BASE_SPECIFIER", "CONSTRUCTOR") for one in declaration.get_children()):
-        raise _Unsuitable
+    if {"CXX_BASE_SPECIFIER", "CONSTRUCTOR"} & {kind(one) for one in record.get_declaration().get_children()}:
+        return None
     for member in record.get_fields():
         called, type_ = f"{name}_{member.spelling}", member.type.get_canonical()
         at = f"{path}.{member.spelling}"
@@ -85,57 +74,41 @@ def _flat(
             in_c = "{0}" if type_.kind.name in ("RECORD", "CONSTANTARRAY") else "0"
             values.append("{}" if language == "cuda" else in_c)
         elif type_.kind.name in ("RECORD", "EXTVECTOR") and not task_type(type_):
-            inner, value = _flat(type_, called, at, used, casts, language)
-            parameters |= inner
-            values.append(value)
-        elif type_.kind.name == "CONSTANTARRAY" and _is_plain(type_.element_type):
-            if type_.element_count > MAX_ELEMENTS:
-                raise _Unsuitable
+            if (inner := _flat(type_, called, at, used, function, language)) is None:
+                return None
+            parameters |= inner[0]
+            values.append(inner[1])
+        elif (
+            type_.kind.name == "CONSTANTARRAY" and _is_plain(type_.element_type) and type_.element_count <= MAX_ELEMENTS
+        ):
             names = [f"{called}_{number}" for number in range(type_.element_count)]
             kept = type_.element_type.spelling
             parameters |= {f"{kept} {one}": f"{at}[{number}]" for number, one in enumerate(names)}
             values.append(f"{{{', '.join(names)}}}")
         elif _is_plain(type_):
             to_void = type_.kind.name == "POINTER" and type_.get_pointee().kind.name == "VOID"
-            spelled = casts.get(member.get_usr(), "") if to_void else ""
-            parameters[f"{spelled or member.type.spelling} {called}"] = at
+            into = cast_to(function, member) if to_void else None
+            parameters[f"{member.type.spelling if into is None else f'{into.spelling} *'} {called}"] = at
             values.append(called)
         else:
-            raise _Unsuitable
+            return None
     return parameters, f"{{{', '.join(values)}}}"
 
 
 def _is_plain(type_: Any) -> bool:
     """Whether it is a number, or a pointer to something else than a function."""
-    type_ = type_.get_canonical()
-    if type_.kind.name == "POINTER":
-        return bool(type_.get_pointee().kind.name != "FUNCTIONPROTO")
-    return bool(task_type(type_))
+    inner = type_.get_canonical().get_pointee()
+    return bool(task_type(type_)) if inner.kind.name == "INVALID" else inner.kind.name != "FUNCTIONPROTO"
 
 
-def _used_members(function: Any) -> set[str]:
+def used_members(function: Any) -> set[str]:
     """What identifies all members that the function, or a function that it calls, reads or writes."""
-    named = (one.referenced for one in _reached(function) if kind(one) == "MEMBER_REF_EXPR")
-    return {one.get_usr() for one in named if one is not None}
-
-
-def _casts(function: Any) -> dict[str, str]:
-    """The types of pointers to which a function casts members, by what identifies these."""
-    found = dict[str, str]()
-    for one in walk(function):
-        if kind(one).endswith("CAST_EXPR") and one.type.get_canonical().kind.name == "POINTER":
-            for part in walk(one):
-                if kind(part) == "MEMBER_REF_EXPR" and part.referenced is not None:
-                    found.setdefault(part.referenced.get_usr(), one.type.spelling)
-    return found
-
-
-def _reached(function: Any) -> Iterator[Any]:
-    waiting, seen = [function], set[int]()
+    waiting, seen, used = [function], set[int](), set[str]()
     while waiting:
-        for one in walk(waiting.pop()):
-            yield one
-            target = one.referenced
+        for one, target in ((one, one.referenced) for one in walk(waiting.pop())):
+            if target is not None and kind(one) == "MEMBER_REF_EXPR":
+                used.add(target.get_usr())
             if target is not None and kind(target) in (*FUNCTIONS, "CXX_METHOD") and target.hash not in seen:
                 seen.add(target.hash)
                 waiting.append(target.get_definition() or target)
+    return used

@@ -128,8 +128,7 @@ class Symbol:
     """The meaning of a name, by its declaration. what: "parameter", "variable" (of the kernel or of a function),
     "global" (for all blocks), "function" or "other"; written: its type as written; shared: in the memory of a block;
     place: of its declaration in the source; references: the numbers of a function's arguments that it may change;
-    definition: a function's body, and arguments, where the source has it; declared: the record of a variable's
-    declaration."""
+    definition: a function's body, and arguments, where the source has it; declared: a variable's declaration."""
 
     name: str
     what: Literal["parameter", "variable", "global", "function", "other"]
@@ -236,8 +235,7 @@ class Node:
 class Lowering:
     """The records of a source's functions. shift: bytes ahead of the source in the text that clang has; rewrites:
     whether they are for rewriting its text, so that functions have bodies where it has them itself, and instances of a
-    template are one. ranks: whether the number of a thread is asked of its group, which counts it along x alone where a
-    launch has no more."""
+    template are one. ranks: whether the number of a thread is asked of its group, which counts it along x alone."""
 
     def __init__(self, unit: Unit, shift: int = 0, *, rewrites: bool = False) -> None:
         self.unit, self.ranks = unit, False
@@ -276,11 +274,8 @@ class Lowering:
         )
         if made.what == "function":
             taken = [one.type for one in cursor.get_arguments()]
-            made.references = frozenset(
-                at
-                for at, one in enumerate(taken)
-                if one.kind.name == "LVALUEREFERENCE" and not one.get_pointee().is_const_qualified()
-            )
+            by_reference = [at for at, one in enumerate(taken) if one.kind.name == "LVALUEREFERENCE"]
+            made.references = frozenset(at for at in by_reference if not taken[at].get_pointee().is_const_qualified())
             defined = cursor.get_definition()
             if defined is not None and (not self._rewrites or str(defined.location.file) == self.unit.where):
                 made.definition = body(defined)
@@ -432,8 +427,7 @@ class Syntax:
 
     @cached_property
     def by_type(self) -> bool:
-        """Whether the preprocessor chooses code of the kernel, or of a function that it calls, by a type of the
-        task."""
+        """Whether the preprocessor chooses code of the kernel, or of a function of it, by a type of the task."""
         bodies = (self.body, *self.functions)
         inside = (_TEXT.sub(b"", self.code[one.start : one.end]) for one in bodies)
         return any(re.search(rb"^[ \t]*#[ \t]*(?:el)?if[^\n]*_IS_", one, re.MULTILINE) for one in inside)
@@ -503,8 +497,7 @@ def prelude(types: Mapping[str, str], c_names: Mapping[str, str]) -> str:
 
 
 def _parts_of_for(cursor: Any, kids: list[Any]) -> list[Any]:
-    """The start, the condition, the step and the body of a loop, None for a missing one: clang leaves them
-    out."""
+    """The start, the condition, the step and the body of a loop, None for a missing one, which clang leaves out."""
     if len(kids) == 4:
         return kids
     parts: list[Any] = [None, None, None]

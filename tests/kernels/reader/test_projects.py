@@ -21,6 +21,11 @@ def drafted(code: str, entry: str = "k", where: str = "my.cu") -> tuple[str, str
     return files["task.toml"], files["baseline.cu"]
 
 
+def compiles(nvrtc: Any, source: str) -> None:
+    made = nvrtc.compile(Specialised("cuda", "k", source))
+    assert isinstance(made, Artifact), made
+
+
 def test_a_type_of_indices_is_an_integer() -> None:
     code = f"""template <typename T, typename I>
     __global__ void k(const T* x, const I* at, T* y, I n) {{ {INDEX} if (i < n) y[i] = x[at[i]]; }}"""
@@ -31,24 +36,36 @@ def test_a_type_of_indices_is_an_integer() -> None:
 def test_a_type_that_is_called_is_refused() -> None:
     code = f"""template <typename T, typename F>
     __global__ void k(const T* x, T* y, int n, F f) {{ typedef int I; {INDEX} if (i < n) y[i] = f(x[i]); }}"""
-    with pytest.raises(
-        SourceError, match="k<float, float> cannot be made: called object type 'float' is not a function"
-    ):
+    with pytest.raises(SourceError, match="k<float, float> cannot be made: called object type 'float' is not a "):
         drafted(code)
 
 
-def test_headers_of_the_project_are_found_as_its_build_finds_them(tmp_path: Path) -> None:
-    (tmp_path / "csrc" / "ops").mkdir(parents=True)
-    (tmp_path / "csrc" / "include" / "math").mkdir(parents=True)
-    (tmp_path / "csrc" / "include" / "math" / "twice.cuh").write_text(
-        "__device__ inline float twice(float x) { return 2.0f * x; }\n"
-    )
-    file = tmp_path / "csrc" / "ops" / "k.cu"
+@pytest.mark.parametrize("folder", ["csrc/include/math", "other/math"])
+def test_headers_of_the_project_are_found_as_its_build_finds_them(tmp_path: Path, folder: str) -> None:
+    for name in ("csrc/ops", ".git", folder):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / folder / "twice.cuh").write_text("__device__ inline float twice(float x) { return 2.0f * x; }\n")
     code = f"""#include "math/twice.cuh"
     __global__ void k(const float* x, float* y, int n) {{ typedef int I; {INDEX} if (i < n) y[i] = twice(x[i]); }}"""
-    file.write_text(code)
-    _, source = drafted(code, where=str(file))
+    (tmp_path / "csrc" / "ops" / "k.cu").write_text(code)
+    _, source = drafted(code, where=str(tmp_path / "csrc" / "ops" / "k.cu"))
     assert "return 2.0f * x;" in source and "#include" not in source
+
+
+def test_a_file_that_another_one_includes_is_read_with_it(tmp_path: Path) -> None:
+    code = "__global__ void k(Two* y) { y[threadIdx.x].a = 1; y[threadIdx.x].b = 2; }"
+    (tmp_path / "k.cu").write_text(code)
+    host = "struct Two { int a, b; };\n#include <k.cu>\nvoid f(Two* y) { k<<<1, 64>>>(y); }"
+    (tmp_path / "main.cu").write_text(host)
+    assert 'role = "out", dtype = "int32", shape = ["64", "2"]' in drafted(code, where=str(tmp_path / "k.cu"))[0]
+
+
+def test_classes_and_functions_of_a_template_are_bound_in_their_namespace(nvrtc: Any) -> None:
+    code = """namespace own { namespace { struct Four { static const int count = 4; };
+    __device__ int one(int v) { return v; } typedef int (*F)(int);
+    template <class P, F f = one> __global__ void k(int* y) { y[threadIdx.x] = f(P::count); } } }
+    void host(int* y) { own::k<own::Four><<<1, 64>>>(y); }"""
+    compiles(nvrtc, drafted(code)[1])
 
 
 def test_one_of_several_kernels_of_a_name_is_chosen_by_its_line() -> None:
@@ -67,8 +84,7 @@ def test_values_of_an_enumeration_are_bound_as_the_source_launches_them(nvrtc: A
     template <Way W> __global__ void k(const float* x, float* y, int n) {{
         typedef int I; {INDEX} if (i < n) y[i] = W == TWICE ? 2 * x[i] : x[i]; }}
     void host(const float* x, float* y, int n) {{ k<TWICE><<<n / 256, 256>>>(x, y, n); }}"""
-    made = nvrtc.compile(Specialised("cuda", "k", drafted(code)[1]))
-    assert isinstance(made, Artifact), made
+    compiles(nvrtc, drafted(code)[1])
 
 
 def test_a_specialisation_comes_with_its_template_and_operators_of_the_host_do_not(nvrtc: Any) -> None:
@@ -81,8 +97,7 @@ def test_a_specialisation_comes_with_its_template_and_operators_of_the_host_do_n
         y[i] = got; }} }}"""
     _, source = drafted(code)
     assert "Tensor" not in source
-    made = nvrtc.compile(Specialised("cuda", "k", "#define T float\n" + source))
-    assert isinstance(made, Artifact), made
+    compiles(nvrtc, "#define T float\n" + source)
 
 
 def test_names_of_the_namespaces_around_are_found(nvrtc: Any) -> None:
@@ -90,8 +105,7 @@ def test_names_of_the_namespaces_around_are_found(nvrtc: Any) -> None:
     __device__ inline float twice(float x) {{ return x + x; }} }} namespace ops {{
     __global__ void k(const float* x, float* y, cuda::index_t n) {{
         typedef int I; {INDEX} if (i < n) y[i] = cuda::twice(x[i]); }} }} }}"""
-    made = nvrtc.compile(Specialised("cuda", "k", drafted(code)[1]))
-    assert isinstance(made, Artifact), made
+    compiles(nvrtc, drafted(code)[1])
 
 
 def test_specialisations_and_overloads_for_types_of_the_host_are_left_out(nvrtc: Any) -> None:
@@ -104,8 +118,7 @@ def test_specialisations_and_overloads_for_types_of_the_host_are_left_out(nvrtc:
         typedef int I; {INDEX} if (i < n) atomicAdd(&y[i], Twice<T*>::of(x + i)); }}"""
     _, source = drafted(code, "k<1, float>")
     assert "Host" not in source and "Half" not in source
-    made = nvrtc.compile(Specialised("cuda", "k", source))
-    assert isinstance(made, Artifact), made
+    compiles(nvrtc, source)
 
 
 def test_functions_that_cuda_rounds_and_converts_with_are_known(nvrtc: Any) -> None:
@@ -116,8 +129,7 @@ def test_functions_that_cuda_rounds_and_converts_with_are_known(nvrtc: Any) -> N
         h[i] = hceil(__float2half(x[i]));
         y[i] = __fmul_rz(x[i], 2.0f) + lrint(x[i]) + __float2ll_rd(x[i]);
     }}"""
-    made = nvrtc.compile(Specialised("cuda", "k", drafted(code)[1]))
-    assert isinstance(made, Artifact), made
+    compiles(nvrtc, drafted(code)[1])
 
 
 def test_members_of_structures_become_parameters(nvrtc: Any) -> None:
@@ -140,8 +152,7 @@ def test_members_of_structures_become_parameters(nvrtc: Any) -> None:
         assert line in task, task
     assert 'grid = ["ceil_div(p_size_cols, 128)"], block = [128] }\n' in task
     assert "p_gain_1" in task and "p_size_rows" not in task and "p_rows" not in task and "of_the_host" not in task
-    made = nvrtc.compile(Specialised("cuda", "k", "#define T float\n" + source))
-    assert isinstance(made, Artifact), made
+    compiles(nvrtc, "#define T float\n" + source)
 
 
 def test_members_whose_names_are_taken_are_refused() -> None:
