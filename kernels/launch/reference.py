@@ -13,6 +13,7 @@ import importlib
 import io
 import json
 import math
+import traceback
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
@@ -160,9 +161,11 @@ def reference_results(task: Task, workload: Workload, inputs: Mapping[str, Any],
     try:
         return _call_reference(task, {**scalars_of(task, workload), **inputs}, errors)
     except Exception as error:  # it is the user's code: whatever it raises is named
-        raise TaskError(
-            f"{where_of(task, workload)} raises {type(error).__name__}: {error}; fix it or its argument names."
-        ) from error
+        # Behind the task's own text stands the wrapper of its framework.
+        lines, frames = len(task.reference.splitlines()), traceback.extract_tb(error.__traceback__)
+        own = [one.lineno for one in frames if one.filename.startswith(_FILE) and (one.lineno or 0) <= lines]
+        place = f" (line {own[-1]} of its file); fix it" if own else "; fix it or its argument names"
+        raise TaskError(f"{where_of(task, workload)} raises {type(error).__name__}: {error}{place}.") from error
 
 
 def load_reference(task: Task) -> None:
@@ -259,9 +262,12 @@ def _watched_torch(errors: set[str]) -> contextlib.AbstractContextManager[Any]:
     return mode
 
 
+_FILE = "<reference of "
+
+
 @lru_cache(8)  # a check calls the same reference in hundreds of steps
 def _compiled(source: str, name: str) -> CodeType:
-    return compile(source, f"<reference of {name}>", "exec")
+    return compile(source, f"{_FILE}{name}>", "exec")
 
 
 VARIANTS = 2
