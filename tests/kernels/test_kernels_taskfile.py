@@ -187,7 +187,7 @@ MISTAKES = [
     ("task.toml", FILL, 'fill = { kind = "permutation", low = 1 }', "the kind permutation has no further key."),
     ("task.toml", FILL, 'fill = "offsets"', 'has no further key but `high`, its last, such as high = "nnz".'),
     ("task.toml", FILL, 'fill = "permutation"', "argument x: the fill `permutation` is of whole numbers: use int32"),
-    ("task.toml", "sizes = { n = 1000 }", "sizes = { n = 0 }", "other scalars have their `value` in `arguments`"),
+    ("task.toml", "sizes = { n = 1000 }", "sizes = { n = 0 }", "other scalars have a `value` in `arguments`"),
     ("task.toml", "[types]", f"[[opponents]]\n{OPPONENT}[types]", "key opponents[one].call: give the function as"),
     ("task.toml", "[[wor", f"[[backends.cuda.opponents]]\n{OPPONENT}{FILE}[[wor", "opponents[one].launch: it is miss"),
     ("task.toml", "bytes = ", 'framework = "jax"\nbytes = ', "key framework: choose 'numpy' or 'torch'"),
