@@ -31,7 +31,7 @@ from tunesmith.graph.journal.records import (
     ResultRecord,
     Verdict,
 )
-from tunesmith.graph.journal.store import Journal, JournalError, hint_at_run
+from tunesmith.graph.journal.store import Journal, JournalError, not_a_run
 from tunesmith.graph.models.opening import models_summary
 from tunesmith.graph.outputs import require_writable_file
 from tunesmith.graph.roles.planner import no_template
@@ -167,7 +167,7 @@ def read_summary(folder: Path) -> Summary:
     if not path.is_file():
         if has_journal:
             raise JournalError(f"{folder} has not ended; go on with `tunesmith resume`: it has no summary.json yet.")
-        raise JournalError(f"{folder} is not a run: it has no summary.json{hint_at_run(folder)}")
+        raise not_a_run(folder, "summary.json")
     try:
         return Summary.model_validate_json(path.read_bytes())
     except ValidationError as error:
@@ -200,9 +200,12 @@ def far_from_floor(context: Context, verdict: Verdict) -> list[str]:
     if row is None or row.share_of_floor is None or row.share_of_floor >= FAR_FROM_FLOOR or not by_rules:
         return []
     workload = task.workload(row.workload)
-    bound = context.roofline().bound(task.bytes_of(workload), task.flops_of(workload), task.arithmetic or "float32")
+    operations = task.flops_of(workload)
+    bound = context.roofline().bound(task.bytes_of(workload), operations, task.arithmetic or "float32")
     why = missing_rule(task, backend, computes=bound == "compute")
     reason = f" A rule that could bring it nearer does not apply: {why}." if why else ""
+    if not operations:
+        reason = " The floor counts memory traffic alone: write `flops` in the task to count its arithmetic, too."
     return [f"On {row.workload} the general configuration takes {1 / row.share_of_floor:.1f} times its floor.{reason}"]
 
 
