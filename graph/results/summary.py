@@ -200,11 +200,10 @@ def far_from_floor(context: Context, verdict: Verdict) -> list[str]:
     if row is None or row.share_of_floor is None or row.share_of_floor >= FAR_FROM_FLOOR or not by_rules:
         return []
     workload = task.workload(row.workload)
-    operations = task.flops_of(workload)
-    bound = context.roofline().bound(task.bytes_of(workload), operations, task.arithmetic or "float32")
+    bound = context.roofline().bound(task.bytes_of(workload), task.flops_of(workload), task.arithmetic or "float32")
     why = missing_rule(task, backend, computes=bound == "compute")
     reason = f" A rule that could bring it nearer does not apply: {why}." if why else ""
-    if not operations:
+    if not task.flops_of(workload):
         reason = " The floor counts memory traffic alone: write `flops` in the task to count its arithmetic, too."
     return [f"On {row.workload} the general configuration takes {1 / row.share_of_floor:.1f} times its floor.{reason}"]
 

@@ -161,9 +161,9 @@ def reference_results(task: Task, workload: Workload, inputs: Mapping[str, Any],
     try:
         return _call_reference(task, {**scalars_of(task, workload), **inputs}, errors)
     except Exception as error:  # it is the user's code: whatever it raises is named
-        # Behind the task's own text stands the wrapper of its framework.
-        lines, frames = len(task.reference.splitlines()), traceback.extract_tb(error.__traceback__)
-        own = [one.lineno for one in frames if one.filename.startswith(_FILE) and (one.lineno or 0) <= lines]
+        # The last of its frames whose line is in the task's text, behind which its framework's wrapper may stand.
+        lines, frames = range(task.reference.count("\n") + 2), traceback.extract_tb(error.__traceback__)
+        own = [one.lineno for one in frames if one.filename == f"<reference of {task.name}>" and one.lineno in lines]
         place = f" (line {own[-1]} of its file); fix it" if own else "; fix it or its argument names"
         raise TaskError(f"{where_of(task, workload)} raises {type(error).__name__}: {error}{place}.") from error
 
@@ -262,12 +262,9 @@ def _watched_torch(errors: set[str]) -> contextlib.AbstractContextManager[Any]:
     return mode
 
 
-_FILE = "<reference of "
-
-
 @lru_cache(8)  # a check calls the same reference in hundreds of steps
 def _compiled(source: str, name: str) -> CodeType:
-    return compile(source, f"{_FILE}{name}>", "exec")
+    return compile(source, f"<reference of {name}>", "exec")
 
 
 VARIANTS = 2

@@ -42,15 +42,15 @@ def init(
     include: Annotated[
         list[Path] | None,
         typer.Option(
-            "-I", "--include", file_okay=False, exists=True, help="A folder of headers of yours; may be repeated."
+            "-I", "--include", file_okay=False, exists=True, help="A folder of your headers; may be repeated."
         ),
     ] = None,
     define: Annotated[
         list[str] | None,
-        typer.Option("-D", "--define", metavar="NAME[=VALUE]", help="A macro of your build; repeatable."),
+        typer.Option("-D", "--define", metavar="NAME[=VALUE]", help="A macro of your build; may be repeated."),
     ] = None,
 ) -> None:
-    """Draft a task from a kernel, a T1 file or a definition, with a mark where only you know."""
+    """Draft a task from a kernel, a T1 file or a definition; a mark stands where your answer is needed."""
     file, colon, kernel = str(source).rpartition(":")
     if colon and file.endswith(".py"):
         if entry is not None:
