@@ -201,11 +201,12 @@ def far_from_floor(context: Context, verdict: Verdict) -> list[str]:
         return []
     workload = task.workload(row.workload)
     bound = context.roofline().bound(task.bytes_of(workload), task.flops_of(workload), task.arithmetic or "float32")
-    why = missing_rule(task, backend, computes=bound == "compute")
+    # Without its operations nothing says what bounds the kernel.
+    why = missing_rule(task, backend, computes=bound == "compute") if task.flops_of(workload) else ""
     reason = f" A rule that could bring it nearer does not apply: {why}." if why else ""
-    if not task.flops_of(workload):
-        reason = " The floor counts memory traffic alone: write `flops` in the task to count its arithmetic, too."
-    return [f"On {row.workload} the general configuration takes {1 / row.share_of_floor:.1f} times its floor.{reason}"]
+    traffic = "" if task.arithmetic else " by memory traffic (`flops` and `arithmetic` in the task add the arithmetic)"
+    times = f"{1 / row.share_of_floor:.1f} times its floor{traffic}"
+    return [f"On {row.workload} the general configuration takes {times}.{reason}"]
 
 
 def unsteady(verdict: Verdict) -> list[str]:
