@@ -186,12 +186,11 @@ class Journal:
 
 def not_a_run(path: Path, missing: str) -> JournalError:
     """The error for a `path` without the file `missing` of a run, with the run that it lies in or holds."""
-    if not path.exists():
-        return JournalError(f"{path} is not the folder of a run: it does not exist.")
     around = [one for one in path.absolute().parents if (one / "journal.sqlite").is_file()]
     held = sorted((one.parent for one in path.glob("*/journal.sqlite")), key=lambda one: -one.stat().st_mtime)
     meant = next((f"; did you mean {one}?" for one in (*around, *held)), ".")
-    return JournalError(f"{path} is not the folder of a run: it holds no {missing}{meant}")
+    why = f"it holds no {missing}" if path.exists() else "it does not exist"
+    return JournalError(f"{path} is not the folder of a run: {why}{meant}")
 
 
 def remove_journal(folder: Path) -> None:

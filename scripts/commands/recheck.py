@@ -10,7 +10,7 @@ import typer
 
 from tunesmith.actors.judging.task_check import check_reference
 from tunesmith.cli.app import Json
-from tunesmith.cli.tables import print_json, print_rows
+from tunesmith.cli.tables import print_json, print_rows, speedup
 from tunesmith.graph.journal.events import Compared
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.records import Winner
@@ -66,7 +66,7 @@ def recheck(
         print_json({**about, "workloads": found})
     else:
         typer.echo(f"Tuned on {about['tuned_on']}; now on {about['now_on']}.")
-        headings = ("workload", "configuration", "ratio then", "now", "99 % interval", "what moved")
+        headings = ("workload", "configuration", "speed-up then", "now", "99 %", "what moved")
         print_rows(headings, map(_shown, found), left=2, prose=("configuration", "what moved"))
     if any(row["moved"] for row in found):
         raise typer.Exit(1)
@@ -84,5 +84,5 @@ def moved(results: Sequence[tuple[str, Comparison | Outcome]]) -> dict[str, Any]
 
 
 def _shown(row: Mapping[str, Any]) -> tuple[str, ...]:
-    times = ("-", "-") if row["now"] is None else (f"{row['now']:.3f}", f"{row['low']:.3f} - {row['high']:.3f}")
-    return row["workload"], row["configuration"], f"{row['then']:.3f}", *times, row["moved"] or "nothing"
+    now = speedup(row["now"], row["low"], row["high"])
+    return row["workload"], row["configuration"], f"{1 / row['then']:.2f}x", *now, row["moved"] or "nothing"
