@@ -144,9 +144,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", protected_namespaces=()):
     opponents: Literal["usual", "all", "none"] = _option(
         "usual", "Which of the task's opponents the last test times: usual (not those marked on_request), all, or none."
     )
-    allow_unexecuted: bool = _option(
-        False, "Also export a winner with lines that ran in no check; the report names them."
-    )
+    allow_unexecuted: bool = _option(False, "Also export a winner with lines that no check ran; the report names them.")
     allow_unexamined: bool = _option(False, "Also export a winner that could not be examined; every export says so.")
     effort: Literal["quick", "balanced", "max"] = _option(
         "balanced",
@@ -155,7 +153,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", protected_namespaces=()):
     )
     branches: int = _option(2, "With a model: maximum number of templates tuned side by side in a round.", ge=1, le=8)
     planner: Literal["model", "rules"] = _option(
-        "model", "With a model: who plans a round, the model (one call) or rules, so that all calls write code."
+        "model", "With a model: who plans a round, the model (a call) or rules."
     )
     repairs: int = _option(3, "With a model: how often a broken template is returned for repair.", ge=0, le=20)
     least_gain: float = _option(
@@ -171,9 +169,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", protected_namespaces=()):
     model_for: Annotated[dict[str, Text], BeforeValidator(lambda given: _table(given, "ROLE=NAME"))] = _option(
         {}, "Another model for one role; may be repeated.", metavar="ROLE=NAME"
     )
-    model_api: Literal["chat", "responses"] = _option(
-        "chat", "OpenAI's API for a server's models: chat (completions) or responses."
-    )
+    model_api: Literal["chat", "responses"] = _option("chat", "OpenAI's API for a server's models: chat or responses.")
     model_method: Literal["auto", Method] = _option("auto", f"How to ask for JSON: {', '.join(METHODS)} or auto.")
     model_option: Annotated[
         dict[str, Any], BeforeValidator(lambda given: _table(given, "FIELD=JSON", _json_or_text))
