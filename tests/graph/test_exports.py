@@ -144,6 +144,8 @@ def test_a_buffer_that_is_too_small_is_refused(package: Package) -> None:
     words = r"silu_and_mul: input has 4 bytes, but the shape \(32, 10240\) of float16 takes 655360"
     with pytest.raises(ValueError, match=words):
         Kernels(package.best).enqueue(None, ("float16",), (32, 5120), buffers)
+    with pytest.raises(ValueError, match="silu_and_mul has no argument scale; it has input, out, n, d"):
+        Kernels(package.best).enqueue(None, ("float16",), (32, 5120), {**buffers, "scale": 2.0})
 
 
 class CupyArray(np.ndarray[Any, Any]):
