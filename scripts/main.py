@@ -45,7 +45,7 @@ COMMANDS = {
     "ablate": "Compare rewriting, templates, search and the whole tree.",
     "check": "Say whether a kernel or a task is right, and why not.",
     "bench": "Time one configuration against the baseline.",
-    "recheck": "Time a run's best few configurations again, and say what moved.",
+    "recheck": "Time a run's best few configurations again, and say what changed.",
     "prompts": "Print the prompts for a model, without asking it.",
     "simulate": "Replay a search on recorded tables.",
     "wisdom": "List, show, export or import the results of earlier runs.",
