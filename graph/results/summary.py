@@ -118,7 +118,8 @@ def summarise(context: Context, done: str) -> Summary:
     """Everything a reader of results needs, from the run's log. done: why the run ended."""
     log = context.log
     begun, found = log.begun, log.evaluations()
-    nothing = "no valid configuration was found." if found else "no configuration was measured."
+    early = " before the time limit; give more time" if done == "time" else ""
+    nothing = f"no {'valid configuration was found' if found else 'configuration was measured'}{early}."
     verdict = log.verdict() or Verdict(sentence=no_template(context) if done == "no template" else nothing)
     return Summary(
         **{name: getattr(verdict, name) for name in Verdict.model_fields},
