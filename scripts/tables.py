@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from tunesmith.graph.results.summary import Summary
 
 LEGEND = (
-    "general: one configuration for all shapes. best: the fastest configuration for the shape; for a tuned shape, "
-    "best/ has it where it saves at least 1 % and the two 99 % intervals do not overlap. of floor: 100 % is the "
-    "shortest time that the measured bandwidth, or arithmetic, allows. regret: the extra time of general over best."
+    "general: one configuration for all shapes. best: the fastest configuration for the shape; best/ has it for a "
+    "tuned shape where general is not faster than the baseline, or where it saves at least 1 % and its 99 % interval "
+    "lies apart from general's. of floor: 100 % is the shortest time that the measured bandwidth, or arithmetic, "
+    "allows. regret: the extra time of general over best."
 )
 """The meaning of the columns of a summary's tables."""
 STYLES = {"faster": "green", "slower": "red"}
