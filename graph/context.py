@@ -211,7 +211,7 @@ def baseline_seconds(context: Context) -> dict[str, float]:
         if not isinstance(outcome, Measured):
             raise TunesmithError(
                 f"The {context.device.backend} baseline of {context.task.name} fails on the workload {name} "
-                f"({describe(outcome).rstrip('.')}): fix its source, its launch or the reference."
+                f"({describe(outcome).rstrip('.')}): fix its source, launch, reference or workload."
             )
     return seconds_of(evaluation)
 

@@ -35,8 +35,8 @@ class Progress:
         parts = []
         if self.best is not None and self.best_seconds is not None:
             share = ""
-            if self.share_of_floor is not None:
-                share = f", {self.share_of_floor:.0%} of the floor" if self.share_of_floor <= 1 else ", at the floor"
+            if (floor := self.share_of_floor) is not None:
+                share = f", {1 / floor:.1f} times its floor" if floor < 1 else ", at its floor"
             parts.append(f"best {self.best_seconds * 1e6:.1f} us{share}")
         if self.failures:
             parts.append("failed: " + ", ".join(f"{kind} {count}" for kind, count in sorted(self.failures.items())))

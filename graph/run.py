@@ -274,12 +274,11 @@ def changed_files(begun: Task, name: str, backend: Backend) -> str:
         present = read_task(path)
     except TunesmithError as error:
         return str(error).rstrip(".")
-    old, new = begun.model_dump(mode="json"), present.model_dump(mode="json")
     # The task of a run by rules also has the template that the rules made.
-    if old == new or old == with_rules(present, backend)[0].model_dump(mode="json"):
-        return ""
-    keys = ", ".join(key for key in new if new[key] != old.get(key))
-    return f"{path}: {keys or 'a template'}"
+    old, both = begun.model_dump(mode="json"), (present, with_rules(present, backend)[0])
+    news = [one.model_dump(mode="json") for one in both]
+    keys = min(([key for key in new if new[key] != old.get(key)] for new in news), key=len)
+    return "" if old in news else f"{path}: {', '.join(keys) or 'a template'}"
 
 
 def _clear(folder: Path) -> None:

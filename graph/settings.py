@@ -120,15 +120,15 @@ class Settings(BaseModel, frozen=True, extra="forbid", protected_namespaces=()):
     )
     energy_window: float = _option(0.25, "Minimum seconds of launches for a workload's energy.", ge=0.1, le=5)
     strategy: str = _option("default", "The search strategy; see docs/strategies.md.")
-    prior: str | None = _option(None, "An earlier run's folder, or a table of results, whose best points come first.")
-    wisdom: bool = _option(True, "Begin with what earlier runs found, and keep what this run finds; see docs/using.md.")
+    prior: str | None = _option(None, "An earlier run's folder or table of results: its best points are tried first.")
+    wisdom: bool = _option(True, "Begin with the results of earlier runs, and store this run's; see docs/using.md.")
     seed: int = _option(0, "Seed of the search's random choices and of the contents of all buffers.", ge=0, lt=2**63)
     workers: int | None = _option(None, "Number of compile processes (default: one per core).", ge=1, le=1024)
     target_device: str | None = _option(None, "The GPU model to tune on (part of its name), if a cluster has several.")
     dispatch_shapes: int = _option(
         0,
-        "Number of further shapes, drawn from the ranges of the task's, on which the winners are measured at the end: "
-        "to half of them a dispatch rule is fitted, on the others it is tried.",
+        "At the end, measure the winners on this many more shapes within the task's ranges: half of them fit a rule "
+        "that chooses the kernel for a shape, the others test it.",
         ge=0,
         le=10_000,
     )
@@ -142,11 +142,9 @@ class Settings(BaseModel, frozen=True, extra="forbid", protected_namespaces=()):
     )
     finalists: int = _option(5, "Number of configurations compared with the baseline after a round.", ge=1, le=64)
     opponents: Literal["usual", "all", "none"] = _option(
-        "usual", "Which of the task's opponents the last test times: usual (all but those on request), all, or none."
+        "usual", "Which of the task's opponents the last test times: usual (not those marked on_request), all, or none."
     )
-    allow_unexecuted: bool = _option(
-        False, "Also export a winner with lines that ran in no check; the report names them."
-    )
+    allow_unexecuted: bool = _option(False, "Also export a winner with lines that no check ran; the report names them.")
     allow_unexamined: bool = _option(False, "Also export a winner that could not be examined; every export says so.")
     effort: Literal["quick", "balanced", "max"] = _option(
         "balanced",
@@ -155,15 +153,15 @@ class Settings(BaseModel, frozen=True, extra="forbid", protected_namespaces=()):
     )
     branches: int = _option(2, "With a model: maximum number of templates tuned side by side in a round.", ge=1, le=8)
     planner: Literal["model", "rules"] = _option(
-        "model", "With a model: who plans a round, the model (a call each) or rules that spend every call on code."
+        "model", "With a model: who plans a round, the model (a call) or rules."
     )
     repairs: int = _option(3, "With a model: how often a broken template is returned for repair.", ge=0, le=20)
     least_gain: float = _option(
         0.03, "With a model: end after a round that brought less than this share, over all workloads.", ge=0, lt=1
     )
     kit: bool = _option(True, "With a model: show CUDA's building blocks, in place of a template of the library.")
-    explain: bool = _option(True, "With a model: let it summarise each round for the next plan.")
-    approve: Literal["none", "plans"] = _option("none", "'plans' stops before each plan for your approval; or none.")
+    explain: bool = _option(True, "With a model: let it summarise each round for its next plan.")
+    approve: Literal["none", "plans"] = _option("none", "plans (stop before each plan for your approval) or none.")
 
     model: Text = _option(NO_MODEL, "The language model: its name, command:PROGRAM, batch:DIR, replay:DIR, or none.")
     base_url: str | None = _option(None, "An OpenAI-compatible server (default: OpenAI).", variable="OPENAI_BASE_URL")
@@ -171,9 +169,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", protected_namespaces=()):
     model_for: Annotated[dict[str, Text], BeforeValidator(lambda given: _table(given, "ROLE=NAME"))] = _option(
         {}, "Another model for one role; may be repeated.", metavar="ROLE=NAME"
     )
-    model_api: Literal["chat", "responses"] = _option(
-        "chat", "OpenAI's API for a server's models: chat (completions) or responses."
-    )
+    model_api: Literal["chat", "responses"] = _option("chat", "OpenAI's API for a server's models: chat or responses.")
     model_method: Literal["auto", Method] = _option("auto", f"How to ask for JSON: {', '.join(METHODS)} or auto.")
     model_option: Annotated[
         dict[str, Any], BeforeValidator(lambda given: _table(given, "FIELD=JSON", _json_or_text))

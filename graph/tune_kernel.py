@@ -303,7 +303,11 @@ def _outputs(
     try:
         results = reference(*given.values()) if names is None else reference(**given)
     except Exception as error:  # the user's code may raise anything
-        raise TunesmithError(f"reference: called with {read} it raises {type(error).__name__}: {error}.") from error
+        lacking = ", ".join(one for one in names or () if one not in example)
+        remedy = f"; the examples have no {lacking}: give them as a dict, by name" if lacking else ""
+        raise TunesmithError(
+            f"reference: called with {read} it raises {type(error).__name__}: {error}{remedy}."
+        ) from error
     if not isinstance(results, Mapping):
         values = list(results) if isinstance(results, tuple | list) else [results]
         if len(values) != len(signature.written):

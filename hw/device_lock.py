@@ -114,14 +114,14 @@ class DeviceLock:
 
     def waiting_for(self) -> str:
         """Who holds the device and for how long, as a clause for the user: "waiting for the device: pid 28171,
-        tunesmith tune gemm, for 40 s"."""
+        tunesmith tune gemm, has held it for 40 s"."""
         try:
             said = json.loads(self._path.read_text(encoding="utf-8"))
             seconds = max(0.0, time.time() - said.pop("since"))
             holder = Holder(**said)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return "waiting for the device: another process holds it"
-        return f"waiting for the device: {holder}, for {seconds:.0f} s"
+        return f"waiting for the device: {holder}, has held it for {seconds:.0f} s"
 
     def __enter__(self) -> DeviceLock:
         self.acquire()

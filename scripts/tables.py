@@ -20,14 +20,14 @@ from tunesmith.cli.app import echo
 from tunesmith.kernels.spec.template import described
 
 if TYPE_CHECKING:
-    from tunesmith.graph.journal.records import ExaminationRow, Figures, ModelsUsage, OpponentRow
+    from tunesmith.graph.journal.records import ExaminationRow, Figures, ModelsUsage
     from tunesmith.graph.results.summary import Summary
 
 LEGEND = (
-    "general: one configuration for all shapes. best: the fastest configuration for the shape. of floor: the shortest "
-    "time by the measured bandwidth, or arithmetic, over the general one's. regret: the extra time of the general one "
-    "over the best, which best/ has only for tuned shapes where it saves at least 1 % and the two 99 % intervals do "
-    "not overlap."
+    "general: one configuration for all shapes. best: the fastest configuration for the shape; best/ has it for a "
+    "tuned shape where general is not faster than the baseline, or where it saves at least 1 % and its 99 % interval "
+    "lies apart from general's. of floor: 100 % is the shortest time that the measured bandwidth, or arithmetic, "
+    "allows. regret: the extra time of general over best."
 )
 """The meaning of the columns of a summary's tables."""
 STYLES = {"faster": "green", "slower": "red"}
@@ -153,7 +153,7 @@ def _print_tables(summary: Summary) -> None:
     print_rows(
         ("workload", "opponent", "label", "time", "speed-up", "99 %", "remark"),
         (
-            (row.workload, one.name, one.label, us(one.seconds), *_speedup(one), one.remark)
+            (row.workload, one.name, one.label, us(one.seconds), *speedup(one.ratio, one.low, one.high), one.remark)
             for row in summary.rows
             for one in row.opponents
         ),
@@ -202,15 +202,17 @@ def _figures(figures: Figures | None) -> tuple[str, ...]:
     """Time, speed-up with its interval, and verdict, whose words do not depend on colours."""
     if figures is None:
         return ("-",) * 4
-    verdict = "unclear" if figures.verdict == "no difference shown" else figures.verdict
-    return us(figures.seconds), *_speedup(figures), verdict
+    return us(figures.seconds), *speedup(figures.ratio, figures.low, figures.high), short(figures.verdict)
 
 
-def _speedup(found: Figures | OpponentRow) -> tuple[str, str]:
-    """The speed-up over another kernel, and its interval."""
-    if not (found.ratio and found.low and found.high):
-        return "-", "-"
-    return f"{1 / found.ratio:.2f}x", f"{1 / found.high:.2f}-{1 / found.low:.2f}"
+def short(verdict: str) -> str:
+    """The verdict in a word."""
+    return "unclear" if verdict == "no difference shown" else verdict
+
+
+def speedup(ratio: float | None, low: float | None, high: float | None) -> tuple[str, str]:
+    """The speed-up over another kernel, and its interval, of the ratio of times and its interval."""
+    return (f"{1 / ratio:.2f}x", f"{1 / high:.2f}-{1 / low:.2f}") if ratio and low and high else ("-", "-")
 
 
 def _models(models: ModelsUsage) -> str:

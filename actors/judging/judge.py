@@ -365,7 +365,7 @@ class _Judgement:
                 return replace(verdict, detail=f"{verdict.detail}; {remedy}"), None
             passed.append(result)
             if isinstance(result, Skipped):
-                findings.unchecked.setdefault(f"arrays beyond 4 GiB were not looked at: on {result.step}, {result.why}")
+                findings.unchecked.setdefault(f"arrays beyond 4 GiB were not checked: on {result.step}, {result.why}")
         made_up = {step.name: step for step in steps if step.derived}
         notes = [*self._task.caveats, *([coverage] if isinstance(coverage, str) else []), *findings.unchecked]
         if not all(step.deterministic for step in passed if isinstance(step, Passed)):
@@ -466,7 +466,7 @@ class _Judgement:
         for key, artifact in zip(new, answers, strict=True):
             if not isinstance(artifact, MarkedArtifact):
                 why = artifact if isinstance(artifact, str) else describe(artifact)
-                return f"whether every part of the kernel ran was not looked at: {why}"
+                return f"whether every part of the kernel ran was not checked: {why}"
             marked[key] = artifact
         return Coverage(candidate, {key: marked[key] for key in keys})
 

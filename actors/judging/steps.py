@@ -518,7 +518,7 @@ class StepRunner:
                     one.add(key, result)
             elif not isinstance(result, Skipped):
                 findings.counting = False
-                why = f"whether every part of the kernel ran was not looked at: on {step.name}, {describe(result)}"
+                why = f"whether every part of the kernel ran was not checked: on {step.name}, {describe(result)}"
                 findings.unchecked.setdefault(why)
 
     def _arrays(self, edge: Edge) -> list[str]:

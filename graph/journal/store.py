@@ -100,7 +100,7 @@ class Journal:
                 why = error.strerror
                 raise JournalError(f"The folder {folder} cannot be made ({why}); choose another --run-dir.") from error
         elif not path.is_file():
-            raise JournalError(f"{folder} is not the folder of a run: it holds no journal.sqlite{hint_at_run(folder)}")
+            raise not_a_run(folder, "journal.sqlite")
         with _explained(f"{path} cannot be used as a journal"):
             self._connection = _connected(path, reading=reading)
             version = self._connection.execute("PRAGMA user_version").fetchone()[0]
@@ -184,10 +184,13 @@ class Journal:
         )
 
 
-def hint_at_run(path: Path) -> str:
-    """The end of an error about a `path` that is not a run's folder: a suggestion where it lies inside one."""
-    run = next((one for one in path.absolute().parents if (one / "journal.sqlite").is_file()), None)
-    return "." if run is None else f"; did you mean {run}?"
+def not_a_run(path: Path, missing: str) -> JournalError:
+    """The error for a `path` without the file `missing` of a run, with the run that it lies in or holds."""
+    around = [one for one in path.absolute().parents if (one / "journal.sqlite").is_file()]
+    held = sorted((one.parent for one in path.glob("*/journal.sqlite")), key=lambda one: -one.stat().st_mtime)
+    meant = next((f"; did you mean {one}?" for one in (*around, *held)), ".")
+    why = f"it holds no {missing}" if path.exists() else "it does not exist"
+    return JournalError(f"{path} is not the folder of a run: {why}{meant}")
 
 
 def remove_journal(folder: Path) -> None:

@@ -154,7 +154,7 @@ def _environment(*, html: bool) -> Environment:
 
 
 def warnings(summary: Summary) -> list[str]:
-    """The events of this run that weaken its result; empty without any."""
+    """The notes on this run, those on winners that were not accepted first; empty without any."""
     bad = [one for one in summary.examined if one.verdict != "accepted"]
     said = [f"A winner was {one.verdict} when it was examined: {one.detail.rstrip('.')}." for one in bad]
     return [*said, *summary.notes]

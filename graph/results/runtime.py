@@ -18,7 +18,7 @@ import os
 import runpy
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -167,8 +167,12 @@ class Kernels:
         self._require_types(found)
         return sizes, found
 
-    def bind(self, types: Types, sizes: Sizes) -> list[dict[str, Any]]:
-        """The arguments of a call in their order, with a data type, a shape or a value for each expression."""
+    def bind(self, types: Types, sizes: Sizes, given: Iterable[str] = ()) -> list[dict[str, Any]]:
+        """The arguments of a call in their order, with a data type, a shape or a value for each expression. Raises
+        ValueError where a name of `given` is not an argument's."""
+        known = [one["name"] for one in self.arguments]
+        if unknown := sorted(set(given) - set(known)):
+            raise ValueError(f"{self.name} has no argument {unknown[0]}; it has {', '.join(known)}.")
         names, found = self._names(types, sizes), list[dict[str, Any]]()
         for one in self.arguments:
             bound = {**one, "dtype": names.get(one["dtype"], one["dtype"])}
@@ -196,7 +200,7 @@ class Kernels:
         import pyopencl
 
         choice, passed = choice or self.choose(types, sizes), list[Any]()
-        for one in self.bind(types, sizes):
+        for one in self.bind(types, sizes, given):
             if one["role"] == "scalar":
                 passed.append(numpy_type(one["dtype"]).type(given.get(one["name"], one["value"])))
                 continue
@@ -391,7 +395,7 @@ class PreparedLaunch:
         self, kernels: Kernels, device: int, types: Types, sizes: Sizes, choice: KernelChoice, given: Given
     ) -> None:
         self.slots: list[Any] = []
-        for one in kernels.bind(types, sizes):
+        for one in kernels.bind(types, sizes, given):
             kind = one["dtype"] if one["role"] == "scalar" else "pointer"
             value = given.get(one["name"], one.get("value", 0))
             bits = None if kind in C_TYPES else numpy_type(kind).type(value).tobytes()

@@ -31,7 +31,7 @@ from tunesmith.graph.journal.records import (
     ResultRecord,
     Verdict,
 )
-from tunesmith.graph.journal.store import Journal, JournalError, hint_at_run
+from tunesmith.graph.journal.store import Journal, JournalError, not_a_run
 from tunesmith.graph.models.opening import models_summary
 from tunesmith.graph.outputs import require_writable_file
 from tunesmith.graph.roles.planner import no_template
@@ -118,7 +118,8 @@ def summarise(context: Context, done: str) -> Summary:
     """Everything a reader of results needs, from the run's log. done: why the run ended."""
     log = context.log
     begun, found = log.begun, log.evaluations()
-    nothing = "no valid configuration was found." if found else "no configuration was measured."
+    early = " before the time limit; give more time" if done == "time" else ""
+    nothing = f"no {'valid configuration was found' if found else 'configuration was measured'}{early}."
     verdict = log.verdict() or Verdict(sentence=no_template(context) if done == "no template" else nothing)
     return Summary(
         **{name: getattr(verdict, name) for name in Verdict.model_fields},
@@ -167,7 +168,7 @@ def read_summary(folder: Path) -> Summary:
     if not path.is_file():
         if has_journal:
             raise JournalError(f"{folder} has not ended; go on with `tunesmith resume`: it has no summary.json yet.")
-        raise JournalError(f"{folder} is not a run: it has no summary.json{hint_at_run(folder)}")
+        raise not_a_run(folder, "summary.json")
     try:
         return Summary.model_validate_json(path.read_bytes())
     except ValidationError as error:
@@ -201,9 +202,12 @@ def far_from_floor(context: Context, verdict: Verdict) -> list[str]:
         return []
     workload = task.workload(row.workload)
     bound = context.roofline().bound(task.bytes_of(workload), task.flops_of(workload), task.arithmetic or "float32")
-    why = missing_rule(task, backend, computes=bound == "compute")
+    # Without its operations nothing says what bounds the kernel.
+    why = missing_rule(task, backend, computes=bound == "compute") if task.flops_of(workload) else ""
     reason = f" A rule that could bring it nearer does not apply: {why}." if why else ""
-    return [f"On {row.workload} the general configuration takes {1 / row.share_of_floor:.1f} times its floor.{reason}"]
+    traffic = "" if task.arithmetic else " by memory traffic (`flops` and `arithmetic` in the task add the arithmetic)"
+    times = f"{1 / row.share_of_floor:.1f} times its floor{traffic}"
+    return [f"On {row.workload} the general configuration takes {times}.{reason}"]
 
 
 def unsteady(verdict: Verdict) -> list[str]:

@@ -386,4 +386,5 @@ def no_template(context: Context) -> str:
     task, backend = context.task.name, context.device.backend
     if context.sources.templates:
         return f"There is no template left to tune: all {backend} templates of the task {task} were excluded."
-    return f"No template was found: the task {task} brings no {backend} template, and the model gave none that works."
+    mine = f"the task {task} brings no {backend} template, and the model gave none that works"
+    return f"No template was found: {mine}; without --model, rules make one of the kernel."

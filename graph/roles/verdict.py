@@ -139,10 +139,10 @@ def build_verdict(
         exported = row.best is not None and used is not None and row.best.key == used.key
         (held_out if workload.held_out else tuned).append(row.model_copy(update={"best_exported": exported}))
     unexamined = sum(one.why.startswith(NOT_EXAMINED) for one in out)
-    left = f", {unexamined} of which could not be examined (see --allow-unexamined)" if unexamined else ""
-    failed = f"; {len(out)} finalist(s) failed the final check{left}" if out else ""
+    left = f"; {unexamined} could not be examined (the report says why; see --allow-unexamined)" if unexamined else ""
+    failed = (f"; {wrong} finalist(s) failed the final check" if (wrong := len(out) - unexamined) else "") + left
     if ratio is None:
-        sentence = f"No configuration is right on every workload{failed}: keep the baseline."
+        sentence = f"No configuration is shown to be right on every workload{failed}: keep the baseline."
     elif of == "time":
         sentence = sentence_of(ratio, tuned, held_out, failed)
     else:

@@ -103,7 +103,7 @@ def ablate(
     if repeats < 1:
         raise TunesmithError(f"--repeats: give at least 1, not {repeats}.")
     if models is None and settings.get("model", "none") == "none":
-        raise TunesmithError("--model: an ablation compares what a model does; name one.")
+        raise TunesmithError("--model: an ablation compares ways to use a model; name a model.")
     _agree(folder, {"task": str(task), "arms": list(arms), "repeats": repeats, "calls": calls, "settings": settings})
     results: dict[str, list[Repeat]] = {arm: [] for arm in arms}
     waiting: list[str] = []

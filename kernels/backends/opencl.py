@@ -227,7 +227,7 @@ class OpenclCompiler:
 
     def mark(self, source: Specialised) -> MarkedArtifact | CompileFailed | str:
         """OpenCL C 1.2 has no variable that a kernel's functions could all reach and that outlasts a launch."""
-        return "OpenCL C has no place where a kernel could leave marks"
+        return "an OpenCL kernel cannot record which of its parts ran"
 
 
 @contextmanager

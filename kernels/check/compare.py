@@ -396,7 +396,7 @@ def _mismatch(data: WorkloadData, place: Slot, index: int, flat: int, got: float
         held = f"{name} holds its contents from before the launch; {where} should be {want:.6g}"
         return WrongResult("unwritten", name, held)
     if place.argument.role == "out" and bool(same[flat * width : (flat + 1) * width].all()):
-        held = f"{where} holds the bytes that outputs hold before a launch; expected {want:.6g}"
+        held = f"{where} was not written: it holds the bytes from before the launch; expected {want:.6g}"
         return WrongResult("unwritten", name, held)
     differs = f"{where} is {versus(got, want)} ({wrong_in_chunk} or more elements differ)"
     return WrongResult("mismatch", name, differs)

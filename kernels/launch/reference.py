@@ -13,6 +13,7 @@ import importlib
 import io
 import json
 import math
+import traceback
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
@@ -160,9 +161,11 @@ def reference_results(task: Task, workload: Workload, inputs: Mapping[str, Any],
     try:
         return _call_reference(task, {**scalars_of(task, workload), **inputs}, errors)
     except Exception as error:  # it is the user's code: whatever it raises is named
-        raise TaskError(
-            f"{where_of(task, workload)} raises {type(error).__name__}: {error}; fix it or its argument names."
-        ) from error
+        # The last of its frames whose line is in the task's text, behind which its framework's wrapper may stand.
+        lines, frames = range(task.reference.count("\n") + 2), traceback.extract_tb(error.__traceback__)
+        own = [one.lineno for one in frames if one.filename == f"<reference of {task.name}>" and one.lineno in lines]
+        place = f" (line {own[-1]} of its file); fix it" if own else "; fix it or its argument names"
+        raise TaskError(f"{where_of(task, workload)} raises {type(error).__name__}: {error}{place}.") from error
 
 
 def load_reference(task: Task) -> None:

@@ -83,7 +83,7 @@ def explain(error: ValidationError, data: Any) -> str:
 LIBRARY = Path(__file__).resolve().parents[1] / "library"
 Model = TypeVar("Model", bound=BaseModel)
 _OTHER_FILE = {
-    "task": "give the task.toml that names it; `tunesmith init` drafts one from a .cu file or a T1 file",
+    "task": "give the task.toml that names it; `tunesmith init` drafts one from a kernel",
     "template": "give a TOML file that names its source, `parameters` and `launch`",
 }
 """The remedy for a file that is not TOML, by the kind of file that was expected."""
@@ -105,9 +105,9 @@ def load_task(text: str) -> Task:
     """The task named `text` (as of `find_task`); raises `TaskError`."""
     if (path := find_task(text)) is not None:
         return read_task(path)
-    library = library_tasks()
-    near = difflib.get_close_matches(text.lower(), library, 1)
-    meant = f"did you mean {near[0]}?" if near else f"give the path of a task.toml or one of {', '.join(library)}."
+    known = [*library_tasks(), *(path.parent.name for path in Path().glob("*/task.toml"))]
+    near = difflib.get_close_matches(text.lower(), known, 1)
+    meant = f"did you mean {near[0]}?" if near else "give the path of a task, or a name from `tunesmith tasks`."
     raise TaskError(f"There is no task '{text[:200]}': {meant}")
 
 
@@ -292,9 +292,11 @@ def parse_config(text: str | None, template: Template) -> Config:
         raise TunesmithError("--config: give a JSON object of parameters, such as '{\"VEC\": 4}'.")
     values = {parameter.name: parameter.values for parameter in template.parameters}
     for name, value in given.items():
-        if value not in values.get(name, ()):
-            known = "; ".join(f"{one} from {', '.join(map(str, of))}" for one, of in values.items()) or "no parameter"
-            raise TunesmithError(f"--config: {name} = {value!r} is not one of {template.name}, which takes {known}.")
+        if name not in values:
+            has = ", ".join(values) or "none"
+            raise TunesmithError(f"--config: there is no parameter {name}; the template {template.name} has {has}.")
+        if value not in values[name]:
+            raise TunesmithError(f"--config: {name} is one of {', '.join(map(str, values[name]))}, not {value!r}.")
         # 4.0 is the value 4, whose macro is another text.
         config[name] = values[name][values[name].index(value)]
     return config

@@ -81,7 +81,7 @@ def _task_mistakes(task: Task) -> Iterator[str]:
                 yield f"{place}: the dtype '{dtype}' of {name} is not known; [types] allows {options}"
         for key, size in workload.sizes.items():
             if size <= 0:
-                yield f'{place}: the size {key} = {size} is not positive; other scalars have value = "{size}"'
+                yield f"{place}: the size {key} = {size} is not positive; other scalars have a `value` in `arguments`"
     texts = [("key bytes", task.bytes), ("key flops", task.flops)]
     texts += [(f"key requires[{number}]", text) for number, text in enumerate(task.requires, 1)]
     for argument in task.arguments:

@@ -370,7 +370,7 @@ class _Reader:
         for name in self.facts.sizes:
             if name in self.reading.tiles:
                 facts.requires.append(f"is_pow2({name})")
-        facts.ask("types", f"the types of arrays: {types}, or the type of one in its line of `arguments`, indices too")
+        facts.ask("types", f"the types of {types}; an array of another type has its own in its line of `arguments`")
         for name, text in self.launch.sizes.items():
             facts.ask("sizes", f"{name} is {text} of the launch")
             facts.values[name] = str(self._first(name))
@@ -379,7 +379,7 @@ class _Reader:
         for one in dict.fromkeys((*self.slice.doubts, *self.source.module.doubts)):
             self.facts.ask("source", one)
         if self.absent:
-            self.facts.ask("source", f"None in FIXED, as the launch or nothing uses them: {', '.join(self.absent)}")
+            self.facts.ask("source", f"whether these may stay None, as they seem unused: {', '.join(self.absent)}")
 
 
 _UNKNOWN: Any = Symbol("it")

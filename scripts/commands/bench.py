@@ -15,7 +15,7 @@ from tunesmith.actors.judging.task_check import check_reference, meant_for
 from tunesmith.actors.process import Isolated, preload
 from tunesmith.actors.workers import CompileWorker, DeviceWorker
 from tunesmith.cli.app import Backend, Json, ReferenceDeadline, TaskArgument
-from tunesmith.cli.tables import percent, print_json, print_rows, us
+from tunesmith.cli.tables import percent, print_json, print_rows, short, speedup, us
 from tunesmith.graph.history import best_roofs
 from tunesmith.graph.setup import choose_device
 from tunesmith.hw.errors import TunesmithError
@@ -188,27 +188,24 @@ def _row(
 
 
 def _opponent(opponent: dict[str, Any]) -> str:
-    """An opponent's time, and the candidate's over it."""
+    """An opponent's time, and the candidate's speed-up over it."""
     against = opponent["against"][0] if opponent["against"] else None
     if opponent["comparison"] is None or against is None:
         return f"not timed: {opponent['why'] or 'the candidate was not'}"
-    return (
-        f"{opponent['comparison']['candidate']['median'] * 1e6:.2f} us; time of the candidate over its "
-        f"{against['ratio']:.4f}, 99 % interval {against['low']:.4f} - {against['high']:.4f}"
-    )
+    times, interval = speedup(*(against[key] for key in ("ratio", "low", "high")))
+    return f"{us(opponent['comparison']['candidate']['median'])} us; speed-up over it {times}, 99 % {interval}"
 
 
 def _print(found: dict[str, Any]) -> None:
     print_rows(
-        ("workload", "cold L2, us", "baseline, us", "ratio", "99 % interval", "verdict", "of floor"),
+        ("workload", "time, us", "baseline, us", "speed-up", "99 %", "verdict", "of floor"),
         (
             (
                 row["workload"],
                 us(row["cold"]["candidate"]["median"]),
                 us(row["cold"]["baseline"]["median"]),
-                f"{row['cold']['ratio']:.4f}",
-                f"{row['cold']['low']:.4f} - {row['cold']['high']:.4f}",
-                row["cold"]["verdict"],
+                *speedup(*(row["cold"][key] for key in ("ratio", "low", "high"))),
+                short(row["cold"]["verdict"]),
                 percent(row["floor_seconds"] and row["floor_seconds"] / row["cold"]["candidate"]["median"]),
             )
             for row in found["workloads"]

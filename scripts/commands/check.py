@@ -38,13 +38,13 @@ def check(
         typer.Option(
             exists=True,
             dir_okay=False,
-            help="The candidate's source file. If the template joins several, the last one. Without it the task itself "
-            "is checked, as far as that can be seen without a device.",
+            help="The kernel to check; if the template joins several files, the last of them. Without this option "
+            "the task itself is checked, without a device.",
         ),
     ] = None,
     target: Target = None,
     template: Annotated[
-        Path | None, typer.Option(help="The candidate's template file (default: launched as the baseline).")
+        Path | None, typer.Option(help="The kernel's template (default: none; it is launched as the baseline is).")
     ] = None,
     config: Annotated[
         str | None, typer.Option(help="Parameters as a JSON object (default: the template's defaults).")
@@ -60,12 +60,12 @@ def check(
         ),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Draws the same checks as the verdict that names it (default: drawn anew).")
+        int | None, typer.Option(help="Repeat the random checks of an earlier verdict, which names its seed.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say whether a candidate is right, and if not why: exit code 0 accepted, 1 rejected; with --target as far as that
-    can be seen without the device. Without --source: whether the task is right, as far as that can be seen."""
+    """Say whether the kernel of --source is right (exit code 0) or why not (exit code 1); without --source, whether the
+    task is right. With --target no device is needed, and nothing is launched."""
     loaded = load_task(task)
     if source is None:
         if template is not None or config is not None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from tunesmith.cli.app import Json, echo
-from tunesmith.cli.tables import print_json, print_rows
+from tunesmith.cli.tables import print_json, print_rows, short, speedup, us
 from tunesmith.graph.study.compare import compare_runs
 
 NOT_PAIRED = (
@@ -61,5 +61,5 @@ def _result(one: dict[str, Any] | None) -> str:
     if one is None or one["general"] is None:
         return "not measured" if one is None else "no general configuration"
     general = one["general"]
-    ratio, low, high = 1 / general["ratio"], 1 / general["high"], 1 / general["low"]
-    return f"{general['seconds'] * 1e6:.2f} us, {ratio:.2f}x ({low:.2f} to {high:.2f}), {general['verdict']}"
+    times, interval = speedup(general["ratio"], general["low"], general["high"])
+    return f"{us(general['seconds'])} us, {times} ({interval}), {short(general['verdict'])}"

@@ -42,15 +42,15 @@ def init(
     include: Annotated[
         list[Path] | None,
         typer.Option(
-            "-I", "--include", file_okay=False, exists=True, help="A folder of headers of yours; may be repeated."
+            "-I", "--include", file_okay=False, exists=True, help="A folder of your headers; may be repeated."
         ),
     ] = None,
     define: Annotated[
         list[str] | None,
-        typer.Option("-D", "--define", metavar="NAME[=VALUE]", help="A macro of your build; repeatable."),
+        typer.Option("-D", "--define", metavar="NAME[=VALUE]", help="A macro of your build; may be repeated."),
     ] = None,
 ) -> None:
-    """Draft a task from a kernel, a T1 file or a definition, with a mark where only you know."""
+    """Draft a task from a kernel, a T1 file or a definition; a mark stands where your answer is needed."""
     file, colon, kernel = str(source).rpartition(":")
     if colon and file.endswith(".py"):
         if entry is not None:
@@ -61,16 +61,15 @@ def init(
     drafted = None
     if source.suffix == ".json":
         if include or define or entry is not None:
-            raise TunesmithError("-I, -D and --entry: they go with a CUDA source; leave them out for a JSON file.")
+            raise TunesmithError("-I, -D and --entry: they go with a kernel's source; leave them out for a JSON file.")
         if (drafted := read_definition(source)) is None:
-            _import(source, reference, out)
-            return
+            drafted, reference = read_t1(source, reference), None
     if reference is not None:
         raise TunesmithError("--reference: it goes with a T1 file (.json); a draft from a source has one to fill in.")
     if source.suffix == ".toml":
         raise TunesmithError(f"SOURCE: {source} is not a source: give a .cu, .cl or .py file or a T1 file (.json).")
     if source.suffix == ".py" and (include or define):
-        raise TunesmithError("-I, -D: they go with a CUDA source; leave them out for a Triton kernel.")
+        raise TunesmithError("-I, -D: they go with CUDA and OpenCL sources; leave them out for a Triton kernel.")
     if drafted is None:
         text, macros = read_source(source, "SOURCE"), dict(map(_macro, define or ()))
         is_triton = source.suffix == ".py"
@@ -84,9 +83,10 @@ def init(
         for number, line in enumerate(text.splitlines(), 1)
         if not file.startswith("baseline.") and f" {MARK} " in line
     ]
-    echo(f"{folder}: a draft of the task {name}, with {len(asked)} line(s) to fill in:")
-    for line in asked:
-        echo(line)
+    if not asked:
+        read_task(folder / "task.toml")
+    lines = f"a draft of the task {name}, with {len(asked)} line(s) to fill in:" if asked else f"the task {name}."
+    echo("\n".join([f"{folder}: {lines}", *asked]))
     for why in left_alone(files, name) if source.suffix not in (".py", ".json") else ():
         echo(f"The rules leave this kernel as it is: {why}.")
     echo(f"Then: tunesmith tune {quote(str(folder))}")
@@ -98,17 +98,6 @@ def _macro(text: str) -> tuple[str, str]:
     if not re.fullmatch(r"[A-Za-z_]\w*", name) or "\n" in value:
         raise TunesmithError(f"-D: {text!r} is not of the form NAME or NAME=VALUE.")
     return name, value if equals else "1"
-
-
-def _import(source: Path, reference: str | None, out: Path | None) -> None:
-    name, files = read_t1(source, reference)
-    folder = _write(Path(name) if out is None else out, files)
-    if reference is not None:
-        read_task(folder / "task.toml")
-        echo(f"{folder}: the task {name}.")
-    else:
-        echo(f"{folder}: the task {name}, whose reference is to be filled in: {folder / 'reference.py'}")
-    echo(f"Then: tunesmith tune {quote(str(folder))}")
 
 
 def _write(folder: Path, files: Mapping[str, str]) -> Path:

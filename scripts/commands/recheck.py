@@ -10,7 +10,7 @@ import typer
 
 from tunesmith.actors.judging.task_check import check_reference
 from tunesmith.cli.app import Json
-from tunesmith.cli.tables import print_json, print_rows
+from tunesmith.cli.tables import print_json, print_rows, speedup
 from tunesmith.graph.journal.events import Compared
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.records import Winner
@@ -35,7 +35,7 @@ def recheck(
     seed: Annotated[int, typer.Option(help="Seed of the buffers' contents and of the order of launches.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Time the best few configurations of a run again on this machine, and say what moved."""
+    """Time the best few configurations of a run again on this machine, and say what changed."""
     run = as_path(table, "TABLE")
     with Journal(run.parent if (run / "dispatch.json").is_file() else run, create=False, reading=True) as journal:
         log, then = RunLog(journal), dict[str, dict[tuple[str, str], tuple[Winner, float]]]()
@@ -66,8 +66,8 @@ def recheck(
         print_json({**about, "workloads": found})
     else:
         typer.echo(f"Tuned on {about['tuned_on']}; now on {about['now_on']}.")
-        headings = ("workload", "configuration", "ratio then", "now", "99 % interval", "what moved")
-        print_rows(headings, map(_shown, found), left=2, prose=("configuration", "what moved"))
+        headings = ("workload", "configuration", "speed-up then", "now", "99 %", "change")
+        print_rows(headings, map(_shown, found), left=2, prose=("configuration", "change"))
     if any(row["moved"] for row in found):
         raise typer.Exit(1)
 
@@ -84,5 +84,5 @@ def moved(results: Sequence[tuple[str, Comparison | Outcome]]) -> dict[str, Any]
 
 
 def _shown(row: Mapping[str, Any]) -> tuple[str, ...]:
-    times = ("-", "-") if row["now"] is None else (f"{row['now']:.3f}", f"{row['low']:.3f} - {row['high']:.3f}")
-    return row["workload"], row["configuration"], f"{row['then']:.3f}", *times, row["moved"] or "nothing"
+    now = speedup(row["now"], row["low"], row["high"])
+    return row["workload"], row["configuration"], f"{1 / row['then']:.2f}x", *now, row["moved"] or "none"

@@ -65,10 +65,6 @@ def space(
         return
     for template, entry in zip(templates, found, strict=True):
         _print(template, entry, f"{made.name}, template {template.name}, on {limits.name}")
-    if reasons:
-        echo("Rules that did not apply to the plain kernel:")
-    for why in reasons:
-        echo(f"  {why}")
     for other, refusals in others.items():
         why = ", ".join(f"`{refusal}`" for refusal in refusals)
         echo(f"Template {other} is for other devices than {limits.name}: it needs {why}.")
@@ -77,7 +73,7 @@ def space(
 def _print(template: Template, entry: dict[str, Any], name: str) -> None:
     echo(f"{name}: {entry['feasible']} of {entry['cartesian']} points are feasible")
     if template.description:
-        echo(template.description)
+        echo(template.description.replace(" Not applied: ", "\n  not applied: "))
     default = described(template.name, template.default_config)
     if entry["default"]:
         echo(f"The default, {default}, is not feasible: {entry['default']}")

@@ -64,11 +64,11 @@ def resume(
         int | None, typer.Option(min=1, help="Spread them over this many rounds (default: the rounds left, or one).")
     ] = None,
     time_limit: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="Let the search take at most this much longer, such as 10m.")
+        str | None, typer.Option(metavar="DURATION", help="End after about this much more time, such as 10m.")
     ] = None,
     dispatch_shapes: Annotated[
         int | None,
-        typer.Option(min=1, help="Measure the winners on this many drawn shapes, for a dispatch rule, as tune does."),
+        typer.Option(min=1, help="As for tune."),
     ] = None,
     as_recorded: Annotated[
         bool,

@@ -130,7 +130,7 @@ def test_the_device_is_held_throughout_and_who_has_it_is_said(task: Task, device
     (found,) = verdicts(task, device, FINE, listener=listener)
     assert found.accepted
     assert len(said) == 1 and said[0].endswith(" s"), said
-    assert said[0].startswith("waiting for the device: pid 28171 on gpu-1, tunesmith tune gemm, for "), said
+    assert said[0].startswith("waiting for the device: pid 28171 on gpu-1, tunesmith tune gemm, has held it for "), said
 
 
 NAME = "16384"

@@ -163,7 +163,7 @@ def test_shapes_of_runs_stand_side_by_side_or_are_refused(run: Any, other: Path,
         compare_runs([run.folder, foreign])
     with pytest.raises(TunesmithError, match="named twice"):
         compare_runs([run.folder, run.folder / ".." / "run"])
-    with pytest.raises(JournalError, match="is not a run"):
+    with pytest.raises(JournalError, match="is not the folder of a run"):
         compare_runs([run.folder, tmp_path])
     one = here("compare", run.folder)
     assert one.returncode == 2 and one.stderr.count("\n") == 1 and "give at least two" in one.stderr

@@ -104,6 +104,7 @@ IN_TEMPLATE = (
 OF_REFERENCES = (
     ("time.sleep(9999)", "the reference scale has not returned for 2 s"),
     ("return {'out': x * np.nan}", "the reference scale returns nan at out[0]"),
+    ("return {'out': y}", "NameError: name 'y' is not defined (line "),
 )
 OF_OPTIONS = (
     (("--target", "."), "No target is called '.': name one of"),
@@ -206,6 +207,8 @@ ANSWERS = (
     (("report", "{task}"), lambda task, run: (task / "journal.sqlite").touch(), 2, "tunesmith resume"),
     ((*CSV, "--markdown"), nothing, 2, "--csv and --markdown: they do not go together"),
     (("report", "{run}", "--force"), nothing, 2, "it goes with --csv"),
+    (("report", "{run}/.."), nothing, 2, "/run?"),
+    (("report", "{run}/none"), nothing, 2, "none is not the folder of a run: it does not exist; did you mean"),
     (RESUME, source_edited_since, 2, "--as-recorded"),
     # Files that are named for output, and belong to others.
     (TUNE, full_folder, 2, "is not empty; name a new or an empty folder"),

@@ -156,7 +156,7 @@ class TestArms:
             ({"arms": ["guess"]}, arms),
             ({"arms": []}, "name each arm once"),
             ({"arms": ["template", "template"]}, "name each arm once"),
-            ({"models": None}, "--model: an ablation compares what a model does"),
+            ({"models": None}, "--model: an ablation compares ways to use a model"),
         ):
             with pytest.raises(TunesmithError, match=sentence):
                 run(tmp_path / "a", **options)

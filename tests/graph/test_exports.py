@@ -125,6 +125,8 @@ def test_the_machine_code_is_loaded_if_whole_and_compiled_for_another_gpu(packag
     words = r"silu_and_mul: input has 4 bytes, but the shape \(32, 10240\) of float16 takes 655360"
     with pytest.raises(ValueError, match=words):
         Kernels(package.best).enqueue(None, ("float16",), (32, 5120), buffers)
+    with pytest.raises(ValueError, match="silu_and_mul has no argument scale; it has input, out, n, d"):
+        Kernels(package.best).enqueue(None, ("float16",), (32, 5120), {**buffers, "scale": 2.0})
 
 
 class CupyArray(np.ndarray[Any, Any]):

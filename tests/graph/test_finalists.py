@@ -255,6 +255,7 @@ def test_a_fault_of_the_task_is_told_and_ends_nothing(tmp_path: Path, monkeypatc
     result = run(tmp_path / "run", rounds=1)
     # Nothing is exported unexamined: the plain kernel stays.
     assert not result.valid and result.summary.unexamined and "could not be examined" in result.summary.sentence
+    assert "failed the final check" not in result.summary.sentence
     assert [one.name for one in sorted((tmp_path / "run" / "best").iterdir()) if one.is_dir()] == ["baseline"]
     assert "its baseline is not right" in (tmp_path / "run" / "report.html").read_text()
     allowed = run(tmp_path / "allowed", rounds=1, allow_unexamined=True)

@@ -25,12 +25,13 @@ from tunesmith.graph.journal.store import Journal, JournalError
 from tunesmith.graph.models.calls import ModelCall
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.results.report import render_markdown
-from tunesmith.graph.run import RunResult
+from tunesmith.graph.run import RunResult, changed_files
 from tunesmith.graph.settings import new_run_dir
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.outcome import Evaluation, WrongResult
+from tunesmith.kernels.rewrite.template import with_rules
 from tunesmith.kernels.spec.task import TaskError
-from tunesmith.kernels.spec.taskfile import load_task
+from tunesmith.kernels.spec.taskfile import load_task, read_task
 from tunesmith.kernels.spec.template import config_key
 
 pytestmark = pytest.mark.usefixtures("simulation")
@@ -314,6 +315,12 @@ def test_edited_files_are_told_before_a_run_goes_on_without_them(tmp_path: Path)
     assert resume(folder, more=1, as_recorded=True).summary.evaluations == 3
     shutil.rmtree(task)
     assert resume(folder, more=1).summary.evaluations == 4
+    # A template by rules is no change of the task.
+    ruled = shutil.copytree(SCALE_ADD.parents[1], tmp_path / "data") / "raw_scale_add" / "task.toml"
+    begun, _ = with_rules(read_task(ruled), "opencl")
+    assert changed_files(begun, str(ruled), "opencl") == ""
+    ruled.write_text(ruled.read_text().replace('flops = "2 * n"', 'flops = "3 * n"'))
+    assert changed_files(begun, str(ruled), "opencl") == f"{ruled}: flops"
 
 
 def script(call: ModelCall) -> Any:

@@ -110,6 +110,7 @@ def test_templates_by_rules_begin_where_rules_promise_most_and_refusals_show(fol
     monkeypatch.setattr(rewriting, "RULES", (BLOCK_SIZE, VECTORS_REFUSED))
     result, _ = run(folder.with_name("far"), None, task=RAW, evaluations=6, rounds=1)
     [note] = [one for one in result.summary.notes if "times its floor" in one]
+    assert "times its floor by memory traffic (" in note
     assert note.endswith("A rule that could bring it nearer does not apply: elements are read one by one: no reason.")
 
 

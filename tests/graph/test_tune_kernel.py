@@ -251,6 +251,7 @@ MISTAKES: list[tuple[Callable[[], Any], str]] = [
     (given(reference="base"), 'reference: give a function of the arrays that the kernel reads, or "baseline"'),
     (given(inputs=[{"x": np.zeros((2, 0), np.float32)}]), "inputs: x is array([], shape=(2, 0), dtype=float32); give"),
     (given(reference=lambda x, q: x), "reference: called with x it raises TypeError: <lambda>() missing 1"),
+    (given(reference=lambda x, n: x), "'n'; the examples have no n: give them as a dict, by name."),
     (given(reference=broken), "reference: called with x it raises KeyError: 'inside'"),
     (given(reference=lambda x: None), "reference: its y is None; return an array"),
     (given(reference=lambda x: (x, x)), "reference: it gives 2 results, but twice writes y"),
