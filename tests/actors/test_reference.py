@@ -71,7 +71,7 @@ def test_one_that_hangs_or_ends_its_process_is_named(body: str, wanted: str) -> 
         ("return {'y': np.sqrt(x)}", "returns nan at y["),
         ("return {'y': x + 1j}", "returns complex numbers for y; return real ones."),
         ("return {'y': x.astype(np.float32)}", "returns y in float32: return float64"),
-        ("raise RuntimeError('no')", "raises RuntimeError: no; fix it"),
+        ("raise RuntimeError('no')", "raises RuntimeError: no (line 5 of its file); fix it"),
         ("return {'z': x}", "must return a dict with y; it returns z."),
         ("return {'y': 1e-9 * x}", "would accept zeros for y"),
         ("return {'y': 2 * x}", ""),
