@@ -33,6 +33,8 @@ MAX_FREE_TYPES = 4
 """Types of a template that nothing binds, of which each is tried as a float and as an integer."""
 MAX_ABOVE = 6
 """Folders above that of the file in which, and in whose `include` folders, headers are looked for."""
+MAX_FILES = 100_000
+"""Of a project, in which headers are looked for by name."""
 MAX_LENGTH = 1 << 20
 """Bytes of a file, at most."""
 _UNKNOWN = re.compile(
@@ -132,7 +134,9 @@ def constant(cursor: Any) -> int | float | None:
 
 @lru_cache(maxsize=1)
 def _inside(folder: Path) -> tuple[str, ...]:
-    return tuple(one.as_posix() for one in folder.rglob("*.*") if one.is_file())
+    """The files of a project; none where there are too many, as in a home folder that is one."""
+    found = [*itertools.islice(folder.rglob("*.*"), MAX_FILES)]
+    return tuple(one.as_posix() for one in found if one.is_file()) if len(found) < MAX_FILES else ()
 
 
 class Unit:

@@ -4,7 +4,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -20,9 +20,10 @@ from tunesmith.hw.device_lock import DeviceLock
 from tunesmith.hw.errors import NoDevice, OutOfTime, TunesmithError
 from tunesmith.kernels.backends import open_device
 from tunesmith.kernels.build.artifact import ArtifactCache, EvaluationRequest
-from tunesmith.kernels.measure.timing import Precision
+from tunesmith.kernels.measure.bench import WorkloadComparison
+from tunesmith.kernels.measure.timing import Comparison, Precision
 from tunesmith.kernels.outcome import CompileFailed, Crashed, Evaluation, Measured, TimedOut, WrongResult, describe
-from tunesmith.kernels.spec.task import Task, TaskError
+from tunesmith.kernels.spec.task import AnyOpponent, FunctionOpponent, KernelOpponent, Task, TaskError
 from tunesmith.kernels.spec.taskfile import load_task
 
 DATA = Path(__file__).resolve().parent.parent / "data"
@@ -224,3 +225,36 @@ def test_a_worker_that_cannot_work_is_excluded_and_the_last_ends_the_pool(monkey
     with pytest.raises(TunesmithError, match="Compile worker 1 cannot be used: its process ended 3 times before"):
         for _ in range(3):
             workers.on_startup_death(last, Crashed("compile", "it is gone"))
+
+
+@pytest.mark.slow
+def test_a_comparison_holds_an_end_against_who_ended_it_and_costs_no_other_anything(task: Task, device: Any) -> None:
+    plain = task.sources("opencl").baseline.template
+    opponents = [
+        FunctionOpponent(
+            name="ends", label="eager", source="import os\ndef f(**_): os._exit(3)", function="f", framework="numpy"
+        ),
+        KernelOpponent(name="same", label="production", template=plain),
+    ]
+    with make_pool(task, device, deadlines=Deadlines(run=4.0)) as pool:
+
+        def compared(*troubles: int, opponents: Sequence[AnyOpponent] = ()) -> WorkloadComparison:
+            candidates = [request(task, trouble, at, group=16 + 48 * at) for at, trouble in enumerate(troubles)]
+            baseline = EvaluationRequest(9, plain, {}, WORKLOAD)
+            return pool.compare(
+                baseline, candidates, "16384", seed=5, rounds=5, budget_seconds=0.05, opponents=opponents
+            )
+
+        def kinds(*troubles: int) -> list[type]:
+            return [type(result) for result in compared(*troubles).results]
+
+        assert kinds(0, CRASH) == [Comparison, Crashed]
+        assert kinds(NO_COMPILE, WRONG) == [CompileFailed, WrongResult]
+        assert kinds(ENDLESS, 0) == [TimedOut, Comparison]
+        for beside in (opponents, opponents[1:]):
+            found = compared(0, opponents=beside)
+            assert [type(result) for result in found.results] == [Comparison]
+            whole = [(one.name, one.comparison is not None, "process ended" in one.why) for one in found.opponents]
+            assert whole == [("ends", False, True), ("same", True, False)][-len(beside) :]
+        # The search goes on afterwards, on its own contents.
+        assert isinstance(pool.evaluate([request(task, 0)])[0].outcomes["16384"], Measured)

@@ -289,3 +289,16 @@ def alive(pids: Iterable[int]) -> set[int]:
         for pid, (command, stat) in found.items()
         if stat and stat[0] != "Z" and b"Agent" not in command.split(b"\0")[0]
     }
+
+
+@pytest.mark.parametrize("first", ["", "import ray\n"])
+def test_a_cluster_has_a_token_also_in_a_program_that_imported_ray_before(
+    environment: dict[str, str], first: str
+) -> None:
+    code = f"""{first}import os
+from tunesmith.actors.ray_cluster import cluster
+with cluster(): print(os.environ.get("RAY_AUTH_MODE"))
+"""
+    own = {name: value for name, value in environment.items() if not name.startswith("RAY_")}
+    done = subprocess.run([sys.executable, "-c", code], env=own, capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["token"], done.stderr[-2000:]

@@ -245,7 +245,7 @@ def test_the_file_of_another_program_stays(tmp_path: Path) -> None:
         assert new_run_dir(given, tmp_path) == tmp_path / "some-folder-001"
 
 
-@pytest.mark.parametrize("count", range(1, 14, 2))
+@pytest.mark.parametrize("count", range(1, 14))
 def test_ended_after_any_entry_the_extension_goes_on_to_its_end(ended: Path, monkeypatch: Any, count: int) -> None:
     with monkeypatch.context() as patch:
         end_after(patch, count)

@@ -19,7 +19,7 @@ from tunesmith.kernels.backends import BoundLaunch, Compiler
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.machine_code import global_variables
 from tunesmith.kernels.build.source import specialise
-from tunesmith.kernels.check.compare import measure_set
+from tunesmith.kernels.check.compare import deviation, measure_set
 from tunesmith.kernels.launch.buffers import WorkloadData
 from tunesmith.kernels.measure.opponents import Prepared, prepare_opponent
 from tunesmith.kernels.outcome import CompileFailed
@@ -390,3 +390,24 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"new_velocities": [[0, 1, 4], [0, 0, -2]], "new_positions": [[0, 0.5, 2], [0, 0, 3]]},
     ),
 }
+
+
+def test_gemm_takes_the_tensor_cores_that_a_device_has() -> None:
+    templates = load_task("gemm").sources("cuda").templates
+    portable = ["tensor_cores", "tiles"]
+    wanted = {"sm_75": ["tiles"], "sm_80": portable, "sm_120": portable, "sm_90": ["warpgroups", *portable]}
+    for target, names in wanted.items():
+        assert [one.name for one in templates if one.runs_on(device_names(resolve_target(target)))] == names
+
+
+def test_the_tolerance_refuses_an_accumulation_in_float16_and_accepts_one_in_float() -> None:
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((8, 1024)).astype(np.float16)
+    b = (rng.standard_normal((1024, 8)) / 32).astype(np.float16)
+    half = np.zeros((8, 8), np.float16)
+    for i in range(1024):
+        half += a[:, i : i + 1] * b[i : i + 1]
+    single = (a.astype(np.float32) @ b.astype(np.float32)).astype(np.float16)
+    expected, tolerance = a.astype(np.float64) @ b, load_task("gemm").tolerance_of("float16")
+    refused, accepted = (deviation(np, got.astype(np.float64), expected, tolerance).max() for got in (half, single))
+    assert accepted < 1 < refused

@@ -4,9 +4,12 @@ cannot."""
 
 import dataclasses
 import itertools
+import multiprocessing
+import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -34,7 +37,7 @@ from tunesmith.kernels.space import (
     require_points,
     rules,
 )
-from tunesmith.kernels.spec.expression import parse
+from tunesmith.kernels.spec.expression import ExpressionError, parse
 from tunesmith.kernels.spec.task import Geometry, Workload, geometry
 from tunesmith.kernels.spec.taskfile import load_task
 from tunesmith.kernels.spec.template import Config, Parameter, Template
@@ -83,7 +86,7 @@ def test_listed_points_are_the_filtered_product(texts: list[str], limit: int, ch
     assert sum(space.rejected.values()) + len(space) == space.cartesian
 
 
-def test_points_have_neighbours_or_reasons_with_the_rule_and_the_numbers() -> None:
+def test_reasons_name_the_rule_and_the_numbers() -> None:
     rule = SpaceRule(parse("A * B <= limit"), {"limit": 8}, because="the tile must fit.")
     space = Space.build(parameters(), [rule])
     point: Config = {"A": 8, "B": 2, "C": 1, "D": "wide", "E": True}
@@ -97,28 +100,11 @@ def test_points_have_neighbours_or_reasons_with_the_rule_and_the_numbers() -> No
     reason = space.reject({"A": 1})
     assert reason is not None and reason.reason == "unknown_parameter"
     # A flag is not a number, but text formats lose the difference between 1 and 1.0.
-    assert space.index({**point, "E": 1}) is None and space.index({**point, "B": 1.0}) == space.index({**point, "B": 1})
-    tuned = template({"block": ["X"]}, {"expression": "X * Y <= d * 16", "because": "rows are short."})
-    space = feasible(tuned, [SMALL, LARGE], H200)
-    reason = space.reject({"X": 512, "Y": 128})
-    assert reason is not None and (reason.reason, reason.rule) == ("constraint", "X * Y <= d * 16 for small")
-    assert reason.detail == "`X * Y <= d * 16` does not hold for X=512, Y=128, d=64 (rows are short)."
-    assert [rule.label for rule in rules(tuned, [SMALL, LARGE], H200)][:2] == [
-        "X * Y <= d * 16 for small",
-        "X * Y <= d * 16 for large",
-    ]
-    reason = space.reject({"X": 512, "Y": 3})
-    assert reason is not None and reason.reason == "unknown_value"
-    # The points of a table are a space.
-    space = Space.from_codes(parameters("AB"), np.array([[1, 1], [0, 2]]), "The table")
-    assert [space.config(i) for i in range(2)] == [{"A": 1, "B": 2}, {"A": 2, "B": 1}]
-    assert space.reject({"A": 8, "B": 2}).rule == "The table" and space.reject({"A": 1, "B": 2}) is None
-    assert space.rejected == {"The table": 10}
-    with pytest.raises(TunesmithError, match="reads Q, which is not a parameter"):
-        Space.build(parameters(), stated("Q > 1"))
-    with pytest.raises(TunesmithError, match="declared twice"):
-        Space.build([*parameters("A"), *parameters("A")], [])
-    # Neighbours know the order of numbers.
+    assert space.index({**point, "E": 1}) is None
+    assert space.index({**point, "B": 1.0}) == space.index({**point, "B": 1})
+
+
+def test_neighbours_know_the_order_of_numbers() -> None:
     listed = [Parameter(name="A", values=(8, 1, 4, 2)), Parameter(name="D", values=("x", "y", "z"))]
     space = Space.build(listed, stated("A != 4"))
     here = space.index({"A": 2, "D": "x"})
@@ -161,6 +147,17 @@ def test_any_condition_means_on_arrays_what_it_means_on_a_point(text: str) -> No
     assert not [point for flag, point in zip(flags, points, strict=True) if flag != rule.holds(point)]
 
 
+def test_points_of_a_table_are_a_space_and_mistakes_are_told() -> None:
+    space = Space.from_codes(parameters("AB"), np.array([[1, 1], [0, 2]]), "The table")
+    assert [space.config(i) for i in range(2)] == [{"A": 1, "B": 2}, {"A": 2, "B": 1}]
+    assert space.reject({"A": 8, "B": 2}).rule == "The table" and space.reject({"A": 1, "B": 2}) is None
+    assert space.rejected == {"The table": 10}
+    with pytest.raises(TunesmithError, match="reads Q, which is not a parameter"):
+        Space.build(parameters(), stated("Q > 1"))
+    with pytest.raises(TunesmithError, match="declared twice"):
+        Space.build([*parameters("A"), *parameters("A")], [])
+
+
 def wide(values: int, names: Iterable[str]) -> list[Parameter]:
     return [Parameter(name=name, values=tuple(range(1, values + 1))) for name in names]
 
@@ -174,12 +171,15 @@ def test_a_space_too_large_to_list_is_refused_with_a_sentence(bound: str, monkey
         Space.build(wide(200, [f"P{i}" for i in range(12)]), [])
 
 
-def test_large_products_are_listed_in_seconds() -> None:
+def test_a_large_product_of_few_points_is_listed() -> None:
     listed = wide(250, [f"P{i}" for i in range(7)])
     space = Space.build(listed, stated(*(f"P{i} == P{i + 1}" for i in range(6))))
     assert len(space) == 250 and space.cartesian > 1 << 55
     assert [space.index(space.config(i)) for i in range(250)] == list(range(250))
     assert space.index({f"P{i}": 1 + (i == 3) for i in range(7)}) is None
+
+
+def test_a_million_points_out_of_a_hundred_million_take_seconds() -> None:
     listed = [Parameter(name=n, values=tuple(1 << i for i in range(10))) for n in ("BX", "BY")]
     listed += wide(10, "TUVW") + [Parameter(name="X", values=(1, 2, 4, 8)), *wide(25, "Y")]
     started = time.process_time()
@@ -193,22 +193,34 @@ def test_large_products_are_listed_in_seconds() -> None:
 H200 = CAPABILITIES["9.0"]
 SMALL = Workload(name="small", sizes={"n": 1000, "d": 64}, types={"T": "float16"})
 LARGE = Workload(name="large", sizes={"n": 1 << 22, "d": 96}, types={"T": "float32"})
-MOST: dict[str, Any] = {
-    "max_threads_per_block": 4096,
-    "max_block_dims": (4096, 4096, 4096),
-    "shared_per_block": 1 << 20,
-}
-OPENCL = DeviceLimits(name="cpu", backend="opencl", kind="cpu", arch="x", shared_per_block_optin=1 << 20, **MOST)
+OPENCL = DeviceLimits(
+    name="cpu",
+    backend="opencl",
+    kind="cpu",
+    arch="x",
+    max_threads_per_block=4096,
+    max_block_dims=(4096, 4096, 4096),
+    shared_per_block=1 << 20,
+    shared_per_block_optin=1 << 20,
+)
 
 
 def template(
     launch: dict[str, Any], *constraints: Any, values: dict[str, list[Any]] | None = None, **fields: Any
 ) -> Template:
     values = values or {"X": [16, 32, 512, 2048], "Y": [1, 2, 128]}
-    made = {"name": "t", "backend": "cuda", "entry": "k", "source": "x", "constraints": list(constraints)}
-    made["launch"] = {"grid": [1], "block": [1], **launch}
-    made["parameters"] = [{"name": name, "values": options} for name, options in values.items()]
-    return Template.model_validate(made | fields)
+    return Template.model_validate(
+        {
+            "name": "t",
+            "backend": "cuda",
+            "entry": "k",
+            "source": "x",
+            "launch": {"grid": [1], "block": [1], **launch},
+            "parameters": [{"name": name, "values": options} for name, options in values.items()],
+            "constraints": list(constraints),
+            **fields,
+        }
+    )
 
 
 SHARED = {"block": ["X"], "shared_bytes": "X * Y * 16 * sizeof(T)"}
@@ -233,7 +245,9 @@ LIMITS: list[tuple[dict[str, Any], dict[str, Any], DeviceLimits, tuple[int, int]
 
 
 @pytest.mark.parametrize(("launch", "fields", "limits", "point", "wanted"), LIMITS)
-def test_limits_of_the_device(launch: Any, fields: Any, limits: DeviceLimits, point: Any, wanted: str) -> None:
+def test_limits_of_the_device(
+    launch: dict[str, Any], fields: dict[str, Any], limits: DeviceLimits, point: tuple[int, int], wanted: str
+) -> None:
     space = feasible(template(launch, **fields), [SMALL, LARGE] if "n // Y" in str(launch) else [SMALL], limits)
     reason = space.reject(dict(zip("XY", point, strict=True)))
     assert (wanted == "") == (reason is None) and (reason is None or wanted in f"{reason.reason} {reason.detail}")
@@ -256,7 +270,7 @@ def test_what_has_no_value_is_infeasible(key: str) -> None:
     assert reason is not None and "has no value: " in reason.detail and "by zero" in reason.detail
 
 
-def test_constraints_know_their_device_and_every_binding_one_is_named() -> None:
+def test_constraints_know_the_compute_capability_of_any_target_and_fast_math_the_types() -> None:
     for target, capability in (("sm_90", 90), ("sm_90a", 90), ("sm_100f", 100), ("sm_120", 120), ("h200", 90)):
         assert device_names(resolve_target(target)) == {"compute_capability": capability}
     assert device_names(OPENCL) == {"compute_capability": 0}
@@ -267,6 +281,78 @@ def test_constraints_know_their_device_and_every_binding_one_is_named() -> None:
     ]
     assert len(feasible(tuned, [SMALL, LARGE], H200)) == 2
     assert not [rule for rule in rules(template({}), [SMALL], H200) if rule.kind == "fast_math"]
+
+
+def test_constraints_say_why() -> None:
+    tuned = template({"block": ["X"]}, {"expression": "X * Y <= d * 16", "because": "rows are short."})
+    space = feasible(tuned, [SMALL, LARGE], H200)
+    reason = space.reject({"X": 512, "Y": 128})
+    assert reason is not None and (reason.reason, reason.rule) == ("constraint", "X * Y <= d * 16 for small")
+    assert reason.detail == "`X * Y <= d * 16` does not hold for X=512, Y=128, d=64 (rows are short)."
+    assert [rule.label for rule in rules(tuned, [SMALL, LARGE], H200)][:2] == [
+        "X * Y <= d * 16 for small",
+        "X * Y <= d * 16 for large",
+    ]
+    reason = space.reject({"X": 512, "Y": 3})
+    assert reason is not None and reason.reason == "unknown_value"
+
+
+blocks = st.sampled_from(["X", "X * Y", "X // 4", "X // Y", "Y", "8", "X - 15", "X / 16"])
+conditions = st.sampled_from(["X * Y <= d", "n % X == 0", "X > Y or Y == 2", "Y in (1, 2)", "T == 'float16' or X < 99"])
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(blocks, min_size=1, max_size=3),
+    st.lists(blocks, min_size=1, max_size=3),
+    st.sampled_from(["0", "X * Y * 4", "X * sizeof(T) * 100", "Y * 1000 - 900"]),
+    st.sampled_from(["0", "Y * 500", "X * 20"]),
+    st.lists(conditions, max_size=2, unique=True),
+    st.sampled_from([[SMALL], [LARGE], [SMALL, LARGE]]),
+    st.sampled_from([H200, CAPABILITIES["7.5"], OPENCL]),
+)
+def test_against_brute_force(
+    block: list[str],
+    grid: list[str],
+    dynamic: str,
+    static: str,
+    constraints: list[str],
+    workloads: list[Workload],
+    limits: DeviceLimits,
+) -> None:
+    launch = {"block": block, "grid": grid, "shared_bytes": dynamic}
+    tuned = template(launch, *constraints, static_shared_bytes=static)
+    statically = template({"shared_bytes": static})
+    space = feasible(tuned, workloads, limits)
+
+    def allowed(config: dict[str, Any], workload: Workload) -> bool:
+        try:
+            shape = geometry(tuned, config, workload)
+        except ExpressionError:
+            return False
+        fixed = geometry(statically, config, workload).shared_bytes
+        scope = {"X": config["X"], "Y": config["Y"], **workload.sizes, **workload.types}
+        x, y, z = shape.block
+        most, largest_grid = limits.shared_per_block_optin or 0, limits.max_grid_dims
+        return (
+            all(eval(text, {"__builtins__": {}}, scope) for text in constraints)
+            and all(1 <= extent <= bound for extent, bound in zip(shape.block, limits.max_block_dims, strict=True))
+            and x * y * z <= limits.max_threads_per_block
+            and 0 <= fixed <= (limits.shared_per_block or 0)
+            and 0 <= shape.shared_bytes <= most - fixed
+            and min(shape.grid) >= 1
+            and all(extent <= bound for extent, bound in zip(shape.grid, largest_grid or shape.grid, strict=True))
+        )
+
+    for values in itertools.product(*(parameter.values for parameter in tuned.parameters)):
+        config: dict[str, Any] = dict(zip(("X", "Y"), values, strict=True))
+        wanted = all(allowed(config, workload) for workload in workloads)
+        reason = space.reject(config)
+        assert (reason is None) == wanted, (config, reason)
+        assert (space.index(config) is not None) == wanted
+
+
+def test_every_binding_constraint_is_named() -> None:
     tuned = template({"block": ["X"]}, "X > 2048", "Y > 0")
     with pytest.raises(TunesmithError) as caught:
         require_points(feasible(tuned, [SMALL], H200), tuned)
@@ -278,7 +364,9 @@ def test_constraints_know_their_device_and_every_binding_one_is_named() -> None:
     with pytest.raises(TunesmithError, match="several constraints exclude all"):
         require_points(feasible(tuned, [SMALL], H200), tuned)
     require_points(feasible(template({"block": ["X"]}), [SMALL], H200), tuned)
-    # What the compiler says of a kernel rules its launch out.
+
+
+def test_launches() -> None:
     for limits, threads, shared, resources, reason in (
         (H200, 1024, 0, Resources(64, 0), None),
         (H200, 1024, 0, Resources(65, 0), "registers_per_block"),
@@ -296,15 +384,20 @@ def test_constraints_know_their_device_and_every_binding_one_is_named() -> None:
 POINTS = 500
 TINY = Workload(name="tiny", sizes={"m": 64, "n": 64, "k": 64}, types={"T": "float16"})
 LIMITED = ("block_dim", "threads_per_block", "shared_per_block")
-ANY_GEOMETRY = template(
-    {"block": ["BX", "BY", "BZ"], "shared_bytes": "SHARED"},
-    values={
-        "BX": [1, 3, 32, 256, 513, 1024, 1025, 2048],
-        "BY": [1, 2, 4, 31, 1024, 1025],
-        "BZ": [1, 2, 16, 64, 65, 128],
-        "SHARED": [0, 1, 49151, 49152, 49153, 101376, 166912, 232447, 232448, 232449, 300000],
-    },
-    entry="trivial",
+ANY_GEOMETRY = Template.model_validate(
+    {
+        "name": "any geometry",
+        "backend": "cuda",
+        "entry": "trivial",
+        "source": "x",
+        "parameters": [
+            {"name": "BX", "values": [1, 3, 32, 256, 513, 1024, 1025, 2048]},
+            {"name": "BY", "values": [1, 2, 4, 31, 1024, 1025]},
+            {"name": "BZ", "values": [1, 2, 16, 64, 65, 128]},
+            {"name": "SHARED", "values": [0, 1, 49151, 49152, 49153, 101376, 166912, 232447, 232448, 232449, 300000]},
+        ],
+        "launch": {"grid": [1], "block": ["BX", "BY", "BZ"], "shared_bytes": "SHARED"},
+    }
 )
 TRIVIAL = 'extern "C" __global__ void trivial() { extern __shared__ int s[]; if (blockIdx.y > 7) s[0] = 1; }'
 
@@ -319,15 +412,26 @@ def gemm() -> Template:
     return next(one for one in load_task("gemm").sources("cuda").templates if one.name == "tiles")
 
 
+def compile_all(limits: DeviceLimits, sources: list[Specialised]) -> list[Any]:
+    """Runs in a process of its own."""
+    compiler = open_compiler(limits)
+    return [compiler.compile(source) for source in sources]
+
+
 @pytest.mark.gpu
 @pytest.mark.slow
 def test_what_is_feasible_compiles_and_launches(gpu: DeviceInfo) -> None:
     template = gemm()
     space = feasible(template, [*load_task("gemm").workloads_for("gpu", held_out=False), TINY], gpu.limits)
-    configs = [space.config(point) for point in space.sample(np.random.default_rng(0), POINTS // 5)]
-    assert len(configs) == POINTS // 5
-    compiler = open_compiler(gpu.limits)
-    answers = [compiler.compile(specialise(template, config, TINY.types)) for config in configs]
+    points = space.sample(np.random.default_rng(0), POINTS)
+    configs = [space.config(point) for point in points]
+    assert len(configs) == POINTS
+    sources = [specialise(template, config, TINY.types) for config in configs]
+    workers = min(16, len(os.sched_getaffinity(0)))
+    # Not forked: a child must not inherit the driver's state. Small parts, so that all processes end together.
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        parts = [pool.submit(compile_all, gpu.limits, sources[at : at + 5]) for at in range(0, POINTS, 5)]
+        answers = [answer for part in parts for answer in part.result()]
     refused = [(config, a) for config, a in zip(configs, answers, strict=True) if not isinstance(a, Artifact)]
     assert not refused, refused[:3]
 
@@ -395,7 +499,9 @@ def candidates(template: Template, limits: DeviceLimits, seed: int) -> Iterator[
 
 @pytest.mark.gpu
 @pytest.mark.slow
-def test_what_a_limit_refuses_cannot_be_launched_and_what_it_keeps_can(gpu: DeviceInfo, driver: Driver) -> None:
+def test_what_is_refused_for_a_limit_of_the_device_cannot_be_launched_and_what_is_kept_can(
+    gpu: DeviceInfo, driver: Driver
+) -> None:
     """The second, as a driver that refuses everything would pass for agreement."""
     asked: Counter[str] = Counter()
     for template, seed in ((gemm(), 1), (ANY_GEOMETRY, 2)):
