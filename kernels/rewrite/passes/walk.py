@@ -140,7 +140,7 @@ def _change(subject: Subject, found: _Walk) -> Change:
             made.edits.append(wrap(access.node, f"{at}({row}, {column}, ", ")"))
     stops, count = "", subject.grid(axis)
     if blocks:
-        macros[macro] = walked, here
+        macros[macro], made.writes[f"blockIdx.{axis}"] = (walked, here), macro
         made.edits += [replace(one, macro) for one in facts.builtins() if one.op == f"blockIdx.{axis}"]
         if (known := subject.in_kernel(count)) is not None:
             stops = f"if ({walked} >= {known}) break;\n"
