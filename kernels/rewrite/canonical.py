@@ -1,8 +1,9 @@
 """One spelling for what authors write in many, so that facts and passes meet it in one.
 
 Owns the edits of a kernel's body after which it computes the same in the launch of its task: macros with a thread's
-number are expanded, axes that the launch does not have are numbers, coordinates are computed by the extents of blocks,
-loops that step by these have a variable of their own, and what a thread adds up in memory is added up in a register.
+number are expanded, so is the function that a kernel ends with, axes that the launch does not have are numbers,
+coordinates are computed by the extents of blocks, loops that step by these have a variable of their own, and what a
+thread adds up in memory is added up in a register.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def canonical(read: Callable[[str], Syntax], code: str, launch: LaunchGeometry) 
     """Facts of a source in the spelling that the passes know. read: makes the syntax of a source; launch: the task's.
     Raises `SourceError`."""
     facts = Facts(read(code))
-    for step in (_macros, _axes, _extents, _loops, _sums):
+    for step in (_macros, _called, _axes, _extents, _loops, _sums):
         # Several times, as macros have macros in them, and loops loops.
         for _ in range(8):
             edits = [] if facts.oddities else step(facts, launch)
@@ -73,6 +74,56 @@ def _expansion(use: Any, written: str) -> str | None:
     apart = [one.extent.end.offset != other.extent.start.offset for one, other in itertools.pairwise(tokens)]
     parts = (given.get(one.spelling, one.spelling) for one in tokens)
     return "".join(" " * space + part for space, part in zip([False, *apart], parts, strict=False))
+
+
+def _called(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
+    """The body of a function in place of its call, where the kernel ends with that: sources with a kernel for each type
+    are written so."""
+    call = facts.body.kids[-1] if facts.body.kids else facts.body
+    body = facts.function(call) if call.what == "call" and call.type.what == "void" and not call.fixed else None
+    aliases = None if body is None else _template_arguments(facts, call)
+    if body is None or aliases is None or len(call.symbol.arguments) != len(call.kids) - 1:
+        return []
+    outside = {one.name for one in (*facts.parameters, *facts.declared_in(facts.body))}
+    inside = {one.name for one in facts.declared_in(body)} | {name for name, _ in aliases}
+    for argument, value in zip(call.symbol.arguments, call.kids[1:], strict=True):
+        same = value.what == "name" and value.symbol.name == argument.name
+        if value.what not in ("name", "literal") or value.fixed or (argument.name in outside and not same):
+            return []
+        if not same:
+            aliases.append((argument.name, f"{argument.written} {argument.name} = {facts.text(value)};"))
+        elif not value.type.like(argument.type) or argument.name in inside:
+            return []
+    names, lines = [name for name, _ in aliases], "\n".join(text for _, text in aliases)
+    if inside & outside or len(names) != len(set(names)) or any(one.what == "asm" for one in body.walk()):
+        return []
+    return [Edit(call.start, facts.syntax.end(call), (f"{lines}\n", Span(body.start + 1, body.end - 1)))]
+
+
+def _template_arguments(facts: Facts, call: Node) -> list[tuple[str, str]] | None:
+    """Declarations, by name, of what a call's function is a template of; None where they are more than types and
+    numbers."""
+    made, found = call.cursor.referenced, list[tuple[str, str]]()
+    count = made.get_num_template_arguments()
+    if count < 1:
+        return found
+    of = [one for one in facts.syntax.unit.tree.cursor.walk_preorder() if kind(one) == "FUNCTION_TEMPLATE"]
+    at = call.symbol.definition.extent.start.offset
+    here = [one for one in of if one.extent.start.offset <= at < one.extent.end.offset]
+    names = [one for one in here[-1].get_children() if kind(one).startswith("TEMPLATE_")] if here else []
+    if len(names) != count:
+        return None
+    for number, name in enumerate(names):
+        if kind(name) == "TEMPLATE_TYPE_PARAMETER":
+            found.append(
+                (name.spelling, f"using {name.spelling} = {made.get_template_argument_type(number).spelling};")
+            )
+        elif kind(name) == "TEMPLATE_NON_TYPE_PARAMETER":
+            value = f"{name.type.spelling} {name.spelling} = {made.get_template_argument_value(number)};"
+            found.append((name.spelling, f"constexpr {value}"))
+        else:
+            return None
+    return found
 
 
 def _axes(facts: Facts, launch: LaunchGeometry) -> list[Edit]:

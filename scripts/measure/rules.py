@@ -57,7 +57,7 @@ class Search:
     def __init__(self, task: Task, template: Template, bench: Bench, pool: ProcessPoolExecutor) -> None:
         self.task, self.template, self.bench, self.pool = task, template, bench, pool
         tuned = [workload for workload in task.workloads if not workload.held_out]
-        self.workloads = list(dict.fromkeys([tuned[0], tuned[-1]]))
+        self.workloads = [tuned[0]] if len(tuned) == 1 else [tuned[0], tuned[-1]]
         self.names = [workload.name for workload in self.workloads]
         self.seen: dict[str, float] = {}
         self.failed: dict[str, str] = {}

@@ -39,6 +39,35 @@ SPELT = same(
     more=MACROS,
 )
 """One coordinate, in any spelling."""
+FUNCTIONS = """template <typename S, int TIMES> __device__ void twice(const S* x, S* y, int count, float more) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= count) return;
+    y[i] = TIMES * x[i] + (S)more;
+}
+template <typename S> __device__ void of_type(S* y, const S* __restrict__ x, const int n) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x; const S before = i < n ? y[i] : S(0);
+    if (i < n) y[i] = 2 * x[i] + before;
+}
+__device__ void swapped(float* x, const float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) x[i] = y[i];
+}
+__device__ void narrow(const float* x, float* y, short n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) y[i] = x[i];
+}"""
+CALLED = same(
+    (LINE, XY, 203),
+    [{"VEC": 4}, {"ITEMS": 4, "BLOCK": 128}],
+    "twice<float, 2>(x, y, n, 1);",
+    "const int all = n; twice<float, 3>(x, y, all, 0.5f);",
+    "of_type(y, x, n);",
+    "{ } of_type<float>(y, x, n);",
+    more=FUNCTIONS,
+)
+"""A function that a kernel ends with, in its place."""
+NOT_CALLED = ("swapped(y, x, n);", "narrow(x, y, n);", "of_type(y, x, n); y[0] = 1;", "int i = 0; of_type(y, x, n);")
+"""Where names or types would mean something else, or more follows."""
+
+
 OTHERS = (
     # Another number is no coordinate.
     f"int i = blockIdx.x * 32 + threadIdx.x; {GUARDED}",
@@ -106,7 +135,7 @@ OPENCL: Any = [
 ]
 
 
-@pytest.mark.parametrize(("task", "configs", "n"), [*SPELT, *LOOPS, *PRODUCT, *OPENCL])
+@pytest.mark.parametrize(("task", "configs", "n"), [*SPELT, *CALLED, *LOOPS, *PRODUCT, *OPENCL])
 def test_spellings_get_the_rewrites_of_what_they_say(task: Task, configs: list[Config], n: int) -> None:
     require_equal(task, configs, n)
 
@@ -115,6 +144,13 @@ def test_spellings_get_the_rewrites_of_what_they_say(task: Task, configs: list[C
 def test_what_says_something_else_stays(body: str) -> None:
     task = kernel(body, XY, LINE if GUARDED in body else ONE if "int i = TID" in body else FEW, MACROS)
     assert not {"ITEMS", "ROW_VEC" if "TID" in body else "VEC"} & template_of(task).default_config.keys()
+    require_equal(task, [{}])
+
+
+@pytest.mark.parametrize("body", NOT_CALLED)
+def test_a_function_whose_names_mean_something_else_stays(body: str) -> None:
+    task = kernel(body, XY, LINE, FUNCTIONS)
+    assert "BLOCK" not in template_of(task).default_config
     require_equal(task, [{}])
 
 
