@@ -340,14 +340,16 @@ class Facts:
         return any(one.what == "goto" for one in self.body.walk())
 
     def is_known(self, symbol: Symbol, place: Node | None) -> bool:
-        """Whether a name means the variable, with its only value, ahead of the statement `place`; None: at the
-        beginning of the kernel's body."""
+        """Whether a name means the variable, with its only value, or its value in a round of a loop, ahead of the
+        statement `place`; None: at the beginning of the kernel's body."""
         inside = [one.symbol for one in self.body.walk() if one.what in ("variable", "parameter")]
         if sum(one is not None and one.name == symbol.name for one in [*self.parameters, *inside]) != 1:
             return False
         if symbol in self.parameters:
             return symbol not in self.changed
         made = symbol.declared
+        if place is not None and any(one.kids[3].holds(place) for one in self.homes.get(symbol, [])):
+            return not self.counts_anew(symbol)
         if place is None or made is None or not self.is_once(symbol) or made.end > place.start or made.parent is None:
             return False
         block = made.parent.parent

@@ -178,7 +178,7 @@ def _rows(facts: Facts) -> Work:
         loops += 1
         understood |= {one for part in (loop.node.kids[0], loop.node.kids[2]) for one in part.walk()}
     for use in facts.builtins():
-        if use in understood or use.op.startswith("blockIdx.") or (use.op.startswith("gridDim.") and use.op[-1] != "x"):
+        if use in understood or use.op.startswith(("blockIdx.", "gridDim.")):
             continue
         generic = use.op in ("threadIdx.x", "blockDim.x") and all(
             one in understood or _generic(facts, one, use.op) for one in meanings(facts, use)

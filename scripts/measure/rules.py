@@ -2,10 +2,10 @@
 
     python scripts/measure/rules.py --out FILE --tasks FOLDER/a,FOLDER/b [--seconds 12] [--without]
 
-For each task: the starts of its template, random points, then single changes of the best, until `--seconds` are over;
-then the winner beside the plain kernel, interleaved, on the first and the last tuned workload, and with `--without` the
-winner with one parameter after the other at its default. Several GPUs: a call each, with CUDA_VISIBLE_DEVICES. A
-faulting kernel ends the process; called again, it goes on behind that task.
+For each task: the starts of its template (or of its own, where it has one), random points, then single changes of the
+best, until `--seconds` are over; then the winner beside the plain kernel, interleaved, on the first and the last tuned
+workload, and with `--without` the winner with one parameter after the other at its default. Several GPUs: a call each,
+with CUDA_VISIBLE_DEVICES. A faulting kernel ends the process; called again, it goes on behind that task.
 """
 
 from __future__ import annotations
@@ -113,10 +113,11 @@ def measured(
     task: Task, bench: Bench, pool: ProcessPoolExecutor, roofs: Roofline, seconds: float, without: bool
 ) -> dict[str, Any]:
     """The row of a task: its gain, the winner, and what it would gain without each of its parameters."""
-    made = rewrite(task, "cuda")
-    if made.template is None:
+    made, own = rewrite(task, "cuda"), task.sources("cuda").templates
+    template = own[0] if own else made.template
+    if template is None:
         return {"error": "; ".join(made.skipped)}
-    search = Search(task, made.template, bench, pool)
+    search = Search(task, template, bench, pool)
     bench.prepare(search.names)
     plain_template = task.sources("cuda").baseline.template
     [plain] = search.candidates(plain_template, [plain_template.default_config])
@@ -125,20 +126,20 @@ def measured(
     begun = time.monotonic()
     last = search.workloads[-1]
     limit: Any = roofs.bound(task.bytes_of(last), task.flops_of(last), task.arithmetic or "float32")
-    space = feasible(made.template, search.workloads, bench.limits)
-    first = list(starts(made.template, limit, lambda config: space.index(config) is not None))
-    for configs in search.batches([made.template.default_config, *first], bench.limits, np.random.default_rng(0)):
+    space = feasible(template, search.workloads, bench.limits)
+    first = list(starts(template, limit, lambda config: space.index(config) is not None))
+    for configs in search.batches([template.default_config, *first], bench.limits, np.random.default_rng(0)):
         search.measure(configs, begun + seconds)
         if time.monotonic() > begun + seconds:
             break
     if search.best is None:
         return {"error": "no point was right", "failures": list(search.failed.values())[:3]}
     compared = [search.best]
-    default = made.template.default_config
+    default = template.default_config
     changed = [name for name, value in search.best.items() if value != default[name]]
     if without:
         compared += [one for name in changed if space.index(one := {**search.best, name: default[name]}) is not None]
-    candidates = search.candidates(made.template, compared)
+    candidates = search.candidates(template, compared)
     rows = [_beside(bench, plain, candidates, workload.name) for workload in search.workloads]
     gains = [[one.ratio if isinstance(one, Comparison) else math.nan for one in row] for row in rows]
     means = [math.exp(-sum(math.log(row[at]) for row in gains) / len(gains)) for at in range(len(compared))]

@@ -43,30 +43,56 @@ class _Rows:
 
 
 def _rows(subject: Subject) -> _Rows | Refused:
-    facts = subject.facts
-    turns = [one for one in facts.loops if one.node.parent is facts.body and (one.axis == "x" or lanes(subject, one))]
-    rows: _Placed = {one: {} for one in turns if _goes_on(subject, one)}
+    facts, why = subject.facts, "in which threads, of a block or of the grid, take turns on a row"
+    rows, usable = _Placed(), list[list[Loop]]()
+    outer: Loop | None = None
+    for block, around in _alike(facts).items():
+        turns = [one for one in facts.loops if one.node.parent is block and (one.axis == "x" or lanes(subject, one))]
+        turns = [one for one in turns if _goes_on(subject, one)]
+        why = "that reads or writes an array at its own place for certain" if turns else why
+        if turns and not rows:
+            (rows, usable), outer = _placed(subject, turns), around
     if not rows:
-        return Refused("no loop of the kernel is one in which threads, of a block or of the grid, take turns on a row")
-    groups: dict[Form, list[Loop]] = {}
-    for loop in rows:
+        return Refused(f"rows are read one by one: the kernel has no loop {why}")
+    kept, keeping = _read_again(subject, rows)
+    why = _shared_out(subject, rows) or (_again(facts, rows, outer) if outer is not None else "")
+    if why and not keeping:
+        return Refused(f"rows are read one by one: {why}")
+    return _Rows(usable, rows, kept, keeping, not why)
+
+
+def _placed(subject: Subject, turns: list[Loop]) -> tuple[_Placed, list[list[Loop]]]:
+    """Of loops that follow each other those with arrays that may go in vectors, and these loops by their bounds."""
+    facts, rows, groups = subject.facts, _Placed(), dict[Form, list[Loop]]()
+    for loop in turns:
         groups.setdefault(loop.bound, []).append(loop)
     usable = [group for bound, group in groups.items() if subject.written(bound, group[0].node) is not None]
     for loop, first in [(loop, group[0]) for group in usable for loop in group]:
         inside = facts.inside(loop.body)
         for own in ([one for one in inside if one.root is root] for root in facts.arrays):
             if own and (found := places(subject, own, loop.atom, partial(_always, facts, loop), first.node)):
-                rows[loop][own[0].root] = found
-    # Other loops stay as they are.
-    rows = {loop: arrays for loop, arrays in rows.items() if arrays}
-    usable = [those for group in usable if (those := [one for one in group if one in rows])]
-    if not rows:
-        return Refused("rows are read one by one: no loop reads or writes an array at its own place for certain")
-    kept, keeping = _read_again(subject, rows)
-    why = _shared_out(subject, rows)
-    if why and not keeping:
-        return Refused(f"rows are read one by one: {why}")
-    return _Rows(usable, rows, kept, keeping, not why)
+                rows.setdefault(loop, {})[own[0].root] = found
+    return rows, [those for group in usable if (those := [one for one in group if one in rows])]
+
+
+def _alike(facts: Facts) -> dict[Node, Loop | None]:
+    """The blocks of statements that all threads of a block carry out alike: the kernel's body, and the bodies of loops
+    in it, over rows that have one block after the other, each with its loop."""
+    among = [one for one in facts.loops if one.node.parent is facts.body and one.body.what == "block"]
+    alike = [one for one in among if max(map(facts.reach, (one.first, one.bound, one.step))) < 2]
+    return {facts.body: None} | {one.body: one for one in alike}
+
+
+def _again(facts: Facts, rows: _Placed, outer: Loop) -> str:
+    """Why threads may meet the same element in other rounds of a loop around those over rows, as a clause. How many
+    vectors a row has, and so which thread has which element, depends on where the row begins."""
+    for loop in rows:
+        for one in facts.inside(loop.body):
+            if one.written and one.root in facts.arrays and not one.atomic:
+                places = [place for place in rows[loop].get(one.root, []) if one in place.accesses]
+                if not places or places[0].rest.times(outer.atom).over(loop.bound) is None:
+                    return f"other rounds of a loop may have the same elements of {one.root.name}"
+    return ""
 
 
 def _goes_on(subject: Subject, loop: Loop) -> bool:

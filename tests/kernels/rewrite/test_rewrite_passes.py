@@ -99,6 +99,8 @@ ROW_LOOPS = stays(
     f"__shared__ float s[999]; {TURNS} {{ s[i] = y[i]; }} {TURNS} y[i] = s[i] + 1;",
     f"{TURNS} y[i] = 1; __syncthreads(); {TURNS} y[n - 1 - i] += 2;",
     f"for (int k = 0; k < 2; ++k) {TURNS} y[i] = k;",
+    f"for (int k = 0; k < 2; ++k) {{ {TURNS} y[i] = k; }}",
+    f"for (int k = 0; k < 2; ++k) {{ {TURNS} y[k * n / 2 + i] += k; }}",
     f"{TURNS} y[i] = __shfl_xor_sync(0xffffffffu, i, 1);",
 )
 ROW_LOOPS_SAME = [
@@ -114,6 +116,23 @@ ROW_LOOPS_SAME = [
         [{"ROW_VEC": 4}],
         f"{TURNS.replace('< n', '< min(n, 2 * 77)')} y[blockIdx.x * n + i] = 2 * x[blockIdx.x * n + i];",
         f"{TURNS.replace('< n', '< max(n / 2, n - 7)')} y[blockIdx.x * n + i] = 2 * x[blockIdx.x * n + i];",
+    ),
+    # Blocks that go on from row to row.
+    *same(
+        (BLOCKS.model_copy(update={"grid": ("5",)}), PLANE, 76),
+        [{"ROW_VEC": 4}, {"ROW_VEC": 2, "KEEP": 4}, {"KEEP": 1, "BLOCK": 64}],
+        f"""__shared__ float part[32];
+        for (long long row = blockIdx.x; row < n; row += gridDim.x) {{
+            const float* from = x + row * n; float s = 0;
+            {TURNS} s += from[i] * from[i];
+            for (int d = 16; d > 0; d /= 2) s += __shfl_xor_sync(~0u, s, d);
+            __syncthreads();
+            if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = s;
+            __syncthreads();
+            s = 0;
+            for (int k = 0; k < blockDim.x / 32; ++k) s += part[k];
+            {TURNS} y[row * n + i] = from[i] / s;
+        }}""",
     ),
 ]
 HALF = TURNS.replace("< n", "< n / 2")
