@@ -84,6 +84,8 @@ def _called(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
     aliases = None if body is None else _template_arguments(facts, call)
     if body is None or aliases is None or len(call.symbol.arguments) != len(call.kids) - 1:
         return []
+    if facts.syntax.unit.scope(call.cursor.referenced):  # whose other names it may use
+        return []
     outside = {one.name for one in (*facts.parameters, *facts.declared_in(facts.body))}
     inside = {one.name for one in facts.declared_in(body)} | {name for name, _ in aliases}
     for argument, value in zip(call.symbol.arguments, call.kids[1:], strict=True):
@@ -95,7 +97,8 @@ def _called(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
         elif not value.type.like(argument.type) or argument.name in inside:
             return []
     names, lines = [name for name, _ in aliases], "\n".join(text for _, text in aliases)
-    if inside & outside or len(names) != len(set(names)) or any(one.what == "asm" for one in body.walk()):
+    others = {one.op for one in body.walk() if one.what == "name"} - {one.name for one in call.symbol.arguments}
+    if (inside | others) & outside or len(names) != len(set(names)) or call.op in others:
         return []
     return [Edit(call.start, facts.syntax.end(call), (f"{lines}\n", Span(body.start + 1, body.end - 1)))]
 
