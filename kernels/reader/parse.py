@@ -566,7 +566,9 @@ def _likely(one: Unknown, code: str, settled: bool) -> dict[str, str]:
         lanes = re.search(r"(?<=[A-Za-z_])(2|4|8|16)$", one.name)
         plain = "int" if re.search("(?i)int|index|idx", one.name) else "float"
         variables = "|".join(re.findall(rf"\b{one.name}\s+(?:__restrict__\s+)?(\w+)\s*[,;=)]", code)) or "0"
-        pointer = "*" if re.search(rf"\b(?:{variables})\s*\[", code) and not re.search(rf"\b{one.name}\s*\*", code) else ""
+        pointer = (
+            "*" if re.search(rf"\b(?:{variables})\s*\[", code) and not re.search(rf"\b{one.name}\s*\*", code) else ""
+        )
         return {one.name: (whole[1] + _WHOLE[whole[2]] if whole else plain + (lanes[1] if lanes else "")) + pointer}
     return {one.name: typical(one.name)} if one.what == "value" and (settled or one.name.isupper()) else {}
 

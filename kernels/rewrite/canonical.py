@@ -1,17 +1,20 @@
 """One spelling for what authors write in many, so that facts and passes meet it in one.
 
-Owns the edits of a kernel's body after which it computes the same in the launch of its task: macros with a thread's
-number are expanded, axes that the launch does not have are numbers, coordinates are computed by the extents of blocks,
-loops that step by these have a variable of their own, and what a thread adds up in memory is added up in a register.
+Owns the edits of a kernel's body after which it computes the same in the launch of its task: a kernel that only calls
+a function has that function's body, macros with a thread's number are expanded, axes that the launch does not have are
+numbers, blocks of which only the number of a thread counts have one axis, coordinates are computed by the extents of
+blocks, loops that step by these have a variable of their own, and what a thread adds up in memory is added up in a
+register.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
-from tunesmith.kernels.reader.parse import kind, split
+from tunesmith.kernels.reader.parse import kind, library, split
 from tunesmith.kernels.reader.syntax import BUILTINS, LOOPS, WORK_ITEM, Node, Symbol, Syntax, builtin
 from tunesmith.kernels.rewrite.edits import Edit, Span, insert, rendered, replace
 from tunesmith.kernels.rewrite.facts import AXES, Access, Facts, grid_size, may_end
@@ -22,18 +25,60 @@ _TELLING = frozenset({*BUILTINS, *WORK_ITEM, "for", "return"})
 """Words of the macros that are expanded."""
 
 
-def canonical(read: Callable[[str], Syntax], code: str, launch: LaunchGeometry) -> Facts:
-    """Facts of a source in the spelling that the passes know. read: makes the syntax of a source; launch: the task's.
-    Raises `SourceError`."""
+def canonical(read: Callable[[str], Syntax], code: str, launch: LaunchGeometry) -> tuple[Facts, LaunchGeometry]:
+    """Facts of a source in the spelling that the passes know, and the launch of that. read: makes the syntax of a
+    source; launch: the task's. Raises `SourceError`."""
     facts = Facts(read(code))
-    for step in (_macros, _axes, _extents, _loops, _sums):
+    for step in (_wrapped, _macros, _axes, _one_axis, _extents, _loops, _sums):
         # Several times, as macros have macros in them, and loops loops.
         for _ in range(8):
             edits = [] if facts.oddities else step(facts, launch)
             if not edits:
                 break
             facts = Facts(read(rendered(facts.syntax.code, Span(0, len(facts.syntax.code)), edits)))
-    return facts
+            if step is _one_axis:
+                threads = str(math.prod(map(int, launch.block))) if all(map(str.isdigit, launch.block)) else ""
+                block = threads or " * ".join(f"({one})" for one in launch.block)
+                launch = launch.model_copy(update={"block": (block,)})
+    return facts, launch
+
+
+def _wrapped(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
+    """The body of a function in the place of its call, which ends a kernel that else only declares."""
+    *before, call = facts.body.kids or [facts.body]
+    made, bodies = call.symbol, [one for one in facts.syntax.functions if call.symbol.definition is not None]
+    inside = next((one for one in bodies if one.cursor == made.definition), None)
+    plain = call.what == "call" and not call.fixed and all(one.what == "declaration" for one in before)
+    if not plain or inside is None or call.type.spelling != "void" or kind(call.cursor.referenced) != "FUNCTION_DECL":
+        return []
+    if made.references or facts.syntax.unit.scope(call.cursor.referenced):
+        return []
+    lines, own = _bound(call.cursor.referenced), {one.symbol for one in inside.walk() if one.what == "variable"}
+    names = {one.symbol.name for one in facts.body.walk() if one.what == "variable"}
+    names |= {one.name for one in facts.parameters}
+    for parameter, given in zip(made.arguments, call.kids[1:], strict=True):
+        if given.what == "name" and given.op == parameter.name:
+            continue
+        if given.what not in ("name", "literal") or given.fixed or parameter.name in names:
+            return []
+        lines.append(f"{parameter.written} {parameter.name} = {facts.text(given)};")
+    others = {one.symbol for one in inside.walk() if one.what == "name"} - own - {*made.arguments}
+    if made in others or names & {one.name for one in own | others}:
+        return []
+    text = facts.syntax.code[inside.start + 1 : inside.end - 1].decode(errors="replace")
+    return [Edit(call.start, facts.syntax.end(call), ("\n".join([*lines, text]),))]
+
+
+def _bound(instance: Any) -> list[str]:
+    """The parameters of a template as an instance of it has them."""
+    general, lines = library().clang_getSpecializedCursorTemplate(instance), list[str]()
+    named = [one for one in general.get_children() if kind(one).startswith("TEMPLATE_")] if general is not None else []
+    for at, one in enumerate(named):
+        if instance.get_template_argument_kind(at).name == "TYPE":
+            lines.append(f"using {one.spelling} = {instance.get_template_argument_type(at).spelling};")
+        else:
+            lines.append(f"constexpr {one.type.spelling} {one.spelling} = {instance.get_template_argument_value(at)};")
+    return lines
 
 
 def _macros(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
@@ -85,6 +130,27 @@ def _axes(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
         for one in facts.builtins()
         if one.op[-1] in alone and not one.fixed
     ]
+
+
+def _one_axis(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
+    """The numbers of threads along x alone, where a block has several axes and the kernel only asks for the number of
+    a thread in its block, and for their count."""
+    found, known = dict[tuple[int, int], Edit](), dict[Form, str]()
+    for written in itertools.product((False, True), repeat=len(launch.block)):
+        number, count = Form(), Form.number(1)
+        for axis, extent, digits in zip(AXES, launch.block, written, strict=False):
+            number += count * Form.atom(f"threadIdx.{axis}")
+            count *= Form.number(int(extent)) if digits and extent.isdigit() else Form.atom(f"blockDim.{axis}")
+        known |= {number: "threadIdx.x", count: "blockDim.x"}
+    asked = [one for one in facts.builtins() if one.op.startswith(("threadIdx.", "blockDim.", "@", "gridSize"))]
+    for use in asked if len(launch.block) > 1 and not facts.syntax.lowering.ranks else ():
+        around = (one for one in (use, *(above for above, _ in use.above())) if one.what in ("builtin", "binary"))
+        at = next((one for one in around if facts.form(one) in known), None)
+        if at is None or at.fixed:
+            return []
+        name = builtin(known[facts.form(at)], facts.syntax.language)
+        found[at.start, at.end] = replace(at, f"(({at.type.spelling})({name}))")
+    return list(found.values())
 
 
 def _extents(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
