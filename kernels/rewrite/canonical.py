@@ -250,7 +250,7 @@ def _in_register(facts: Facts, block: Node, root: Symbol) -> list[Edit]:
         return []
     begin, at = region[0][0], own[0].node
     assigns = begin.what == "assign" and begin.kids[0] is at
-    changed = {symbol for one, _ in region for symbol in facts.changed_in(one)} - {root}
+    changed = {symbol for one, _ in region for symbol in facts.changed_in(one) | facts.declared_in(one)} - {root}
     if not (assigns or _touches(facts, begin, own[0])) or facts.names_in(at) & changed:
         return []
     plain = all(one.node.what in ("index", "deref") and not one.node.fixed and not one.atomic for one in own)

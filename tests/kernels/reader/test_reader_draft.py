@@ -624,6 +624,10 @@ class TestOpenCL:
         drafted = draft((tmp_path / "k.cl").read_text(), None, str(tmp_path / "k.cl")).files
         assert "#define A_x 2" in drafted["baseline.cl"] and "declarations that parts.h has" in drafted["task.toml"]
 
+    def test_members_behind_a_pointer_that_is_set_nowhere_are_not_known(self) -> None:
+        code = "struct A { int n; __device__ int get() const { return this->n; } };\n"
+        assert 'dtype = "float32"' in line(code + PLAIN.replace("if (i < n)", "A* a; if (i < a->get())"), "y")
+
     def test_a_volume_has_the_shape_that_its_guard_gives(self) -> None:
         code = """__kernel void k(__global const uchar* x, __global uchar* y, uint h, uint w, uint c) {
             int i = get_global_id(0), j = get_global_id(1), k = get_global_id(2);

@@ -158,6 +158,20 @@ def test_a_kernel_that_only_calls_a_function_has_its_body(body: str, rewrites: C
     require_equal(task, [rewrites])
 
 
+def test_an_element_whose_number_a_loop_declares_stays_in_memory() -> None:
+    body = "if (j < n) { for (int i = 0; i < n; i++) { const int e = i * n + j; y[e] = x[i]; y[e] += 2; } }"
+    task = kernel("int j = INDEX; " + body, {"x": XY["x"], "y": ("inout", "float32", "n * n")}, LINE, MACROS)
+    assert "y_kept" not in template_of(task).source
+    require_equal(task, [{"ITEMS": 2}], n=75)
+
+
+def test_a_loop_over_the_grid_with_rows_inside_has_vectors_or_lanes() -> None:
+    body = "KERNEL_LOOP(j, n) { float s = x[j]; for (int i = 0; i < n; i++) s += a[j * n + i]; y[j] = s; }"
+    task = kernel(body, PLANE, FEW, MACROS)
+    assert {"ROW_VEC", "LANES"} <= template_of(task).default_config.keys()
+    require_equal(task, [{"ROW_VEC": 2}, {"LANES": 8}], n=75)
+
+
 @pytest.mark.parametrize("body", OTHERS)
 def test_what_says_something_else_stays(body: str) -> None:
     task = kernel(body, XY, LINE if GUARDED in body else ONE if "int i = TID" in body else FEW, MACROS)
