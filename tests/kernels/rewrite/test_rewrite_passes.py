@@ -635,6 +635,7 @@ INDICES_SAME = [
     *same(
         (LINE, X | Y, 203),
         [{"INDEX_BITS": 32}, {"INDEX_BITS": 32, "ITEMS": 4, "BLOCKED": True}],
+        "const size_t at = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x; if (at < n) y[at] = 2 * x[at];",
         f"{WIDE} y[i] = x[i];",
         f"{SIGNED} y[n - 1 - i] = x[i];",
         f"{ELEMENT} y[(long long)i] = x[i];",
