@@ -18,7 +18,7 @@ from tunesmith.kernels.spec.template import BACKENDS, MAX_SOURCE_BYTES, BackendN
 _HEADERS = """
 cuda_fp16.h cuda_bf16.h cuda_fp8.h cuda_fp6.h cuda_fp4.h mma.h cooperative_groups.h cuda_pipeline.h cuda_runtime.h
 cuda_pipeline_primitives.h cuda_awbarrier.h cuda_awbarrier_primitives.h device_launch_parameters.h vector_types.h
-vector_functions.h math_constants.h sm_80_rt.h
+vector_functions.h math_constants.h sm_80_rt.h cuComplex.h
 """
 HEADERS = frozenset(_HEADERS.split())
 """Headers of CUDA's that a source may include, all of which NVRTC compiles; OpenCL C needs none."""

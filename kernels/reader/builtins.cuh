@@ -15,6 +15,7 @@
 #define __grid_constant__
 #define __align__(n) __attribute__((aligned(n)))
 #define __builtin_align__(n) __attribute__((aligned(n)))
+#define __CUDACC__ 1
 #define TUNESMITH_BOTH __attribute__((host)) __attribute__((device))
 #define CUDART_CB
 #define CUDART_INF_F __builtin_inff()
@@ -320,6 +321,13 @@ TUNESMITH_BOTH float __low2float(__nv_bfloat162); TUNESMITH_BOTH float __high2fl
 // <cuda_fp8.h>
 struct __nv_fp8_e4m3 { unsigned char __x; __nv_fp8_e4m3() = default; TUNESMITH_BOTH explicit __nv_fp8_e4m3(float); TUNESMITH_BOTH explicit operator float() const; };
 struct __nv_fp8_e5m2 { unsigned char __x; __nv_fp8_e5m2() = default; TUNESMITH_BOTH explicit __nv_fp8_e5m2(float); TUNESMITH_BOTH explicit operator float() const; };
+// <cuComplex.h>
+typedef float2 cuFloatComplex; typedef float2 cuComplex; typedef double2 cuDoubleComplex;
+#define COMPLEX(T, C, made, f) TUNESMITH_BOTH T cuCreal##f(C); TUNESMITH_BOTH T cuCimag##f(C); TUNESMITH_BOTH T cuCabs##f(C); \
+    TUNESMITH_BOTH C made(T, T); TUNESMITH_BOTH C cuConj##f(C); TUNESMITH_BOTH C cuCadd##f(C, C); TUNESMITH_BOTH C cuCsub##f(C, C); \
+    TUNESMITH_BOTH C cuCmul##f(C, C); TUNESMITH_BOTH C cuCdiv##f(C, C); TUNESMITH_BOTH C cuCfma##f(C, C, C);
+COMPLEX(float, float2, make_cuFloatComplex, f) COMPLEX(double, double2, make_cuDoubleComplex, )
+TUNESMITH_BOTH float2 make_cuComplex(float, float); TUNESMITH_BOTH float2 cuComplexDoubleToFloat(double2); TUNESMITH_BOTH double2 cuComplexFloatToDouble(float2);
 // <cooperative_groups.h>
 namespace cooperative_groups {
 struct thread_group { __device__ void sync() const; __device__ unsigned size() const; __device__ unsigned thread_rank() const; };
@@ -410,6 +418,8 @@ template <class D, class A, class B, class C> __device__ void mma_sync(D&, const
 // <cuda_pipeline.h>
 __device__ void __pipeline_memcpy_async(void*, const void*, size_t, size_t = 0); __device__ void __pipeline_commit(); __device__ void __pipeline_wait_prior(size_t);
 // <stub>
+typedef float2 cufftComplex;
+typedef double2 cufftDoubleComplex;
 #define CUDA_VERSION 13000
 #define CUDART_VERSION 13000
 #define assert(condition) ((void)0)

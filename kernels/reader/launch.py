@@ -145,6 +145,7 @@ class _Host:
         self._lowering, self._entry = lowering, entry
         self._set: dict[Symbol, list[Node]] = {}
         self._axes: dict[tuple[Symbol, str], list[Node]] = {}
+        self._lent = {NOTHING}
         self._own: dict[tuple[Symbol, str], str] = {}
         taken = [lowering.symbol(one) for one in entry.function.get_arguments()]
         self._taken = {one.name for one in taken}
@@ -159,6 +160,12 @@ class _Host:
                 self._set.setdefault(node.symbol, []).extend(node.kids)
             elif node.what in ("assign", "count"):
                 self._assigned(node)
+            elif node.what == "call":
+                # What a function may set has no value that is known here.
+                own = node.cursor.referenced is not None and lowering.unit.own(node.cursor.referenced)
+                changes = node.symbol.references if own else frozenset[int]()
+                lent = (one for at, one in enumerate(node.kids[1:]) if one.what == "address" or at in changes)
+                self._lent |= {_unwrapped(one).symbol for one in lent}
 
     def values(self) -> dict[str, str]:
         """The kernel's parameters that the function computes from others of them."""
@@ -190,7 +197,7 @@ class _Host:
             return (self.text(node),)
         if node.what == "name" and node.symbol is not NOTHING:
             made = self._set.get(node.symbol) or self._outside(node)
-            if not made and node.symbol.what == "parameter":
+            if node.symbol in self._lent or (not made and node.symbol.what == "parameter"):
                 return (None,)
             extents = [*(self.dims(made[0], depth + 1) if len(made) == 1 else ["1"]), "1", "1"][:3]
             for at, axis in enumerate("xyz"):
@@ -263,7 +270,7 @@ class _Host:
         of_template = declared is not None and kind(declared) == "TEMPLATE_NON_TYPE_PARAMETER"
         if of_template and (value := self._bound(symbol.name, node.cursor.location.offset)).isdigit():
             return value
-        made, given = self._set.get(symbol), symbol.what == "parameter"
+        made, given = [] if symbol in self._lent else self._set.get(symbol), symbol.what == "parameter"
         if made is None and not given:
             made = self._outside(node)
             if made and declared is not None and not declared.type.is_const_qualified():

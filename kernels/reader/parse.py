@@ -11,7 +11,7 @@ import ctypes
 import itertools
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any, Literal
 import clang.cindex as clang
 
 from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.spec.dtypes import C_TYPES
 
 BUILTINS = {"cuda": Path(__file__).with_name("builtins.cuh"), "opencl": Path(__file__).with_name("builtins.cl")}
 _CUDA = "-x cuda --cuda-device-only -nocudainc -nocudalib --cuda-gpu-arch=sm_90 -std=c++17 -nostdinc -nostdinc++"
@@ -406,7 +407,7 @@ class Unit:
         why = next((f": {one}" for one in faults if _NO_CLASS.search(one)), why)
         if missing := [one.name for one in self.unknown.values() if within(template, one.file, one.offset)]:
             used = ", ".join(dict.fromkeys(missing))
-            why = f", as it uses undeclared names: {used}; name with -I the folders of its headers"
+            why = f", as it uses undeclared names: {used}; name with -I the folders of its headers, or macros with -D"
         if guessed:
             why += f", and nothing says the value of {', '.join(guessed)}: give it with -D NAME=VALUE"
         instance = f"{'::'.join([*filter(None, self.scope(template)), template.spelling])}<{', '.join(texts)}>"
@@ -428,6 +429,7 @@ class Unit:
             found = launched[at] if at < len(launched) else ""
             if kind(one) == "TEMPLATE_TYPE_PARAMETER":
                 # A class of the author's chooses among his functions, and is no type of data.
+                found = "" if f"::{found}" in self._stubs and found not in C_TYPES else found
                 types[name] = chosen or (found if found.split("::")[-1] in classes else None)
                 order.append(chosen or found or ("int" if re.search("(?i)index|idx|offset", name) else "float"))
                 continue
@@ -443,10 +445,22 @@ class Unit:
     def _faults(self, template: Any, arguments: Sequence[str]) -> list[str]:
         """Parses again, with the instance of a template named behind the source: what clang has against it."""
         instance = f"{template.spelling}<{', '.join(arguments)}>"
-        found = self.parse(self.scoped(f"auto tunesmith_entry = &{instance};", self.scope(template)))
-        places = [(one.spelling, one.location.file, one.location.offset) for one in found]
-        faults = [why for why, file, at in places if file is not None and within(template, file.name, at)]
+        self.parse(self.scoped(f"auto tunesmith_entry = &{instance};", self.scope(template)))
+        faults = [one.spelling for one in self.faults(lambda file, at: within(template, file, at))]
         return faults or ([] if self._instance(template) is not None else [instance])
+
+    def faults(self, keeps: Callable[[str, int], bool]) -> Iterator[Any]:
+        """What clang has against places that `keeps` names, but for what only other places make of a template."""
+        last, length = None, len(self.code.encode())
+        for one in self.diagnostics:
+            if one.location.file is None or not keeps(one.location.file.name, one.location.offset):
+                continue
+            # Clang says once for all faults of an instance where it is made, the outermost place last.
+            made = [note.location for note in one.children if note.spelling.startswith("in instantiation of ")]
+            last = made[-1] if made else last
+            behind = last is not None and (last.file.name, last.offset > length) == (self.where, True)
+            if last is None or behind or keeps(last.file.name, last.offset):
+                yield one
 
     def _instance(self, template: Any) -> Any | None:
         """The instance that `tunesmith_entry`, behind the source, names; None where it could not be made."""
@@ -551,7 +565,11 @@ def _likely(one: Unknown, code: str, settled: bool) -> dict[str, str]:
         whole = re.fullmatch("(u?)int(8|16|32|64)_t", one.name)
         lanes = re.search(r"(?<=[A-Za-z_])(2|4|8|16)$", one.name)
         plain = "int" if re.search("(?i)int|index|idx", one.name) else "float"
-        return {one.name: whole[1] + _WHOLE[whole[2]] if whole else plain + (lanes[1] if lanes else "")}
+        variables = "|".join(re.findall(rf"\b{one.name}\s+(?:__restrict__\s+)?(\w+)\s*[,;=)]", code)) or "0"
+        pointer = (
+            "*" if re.search(rf"\b(?:{variables})\s*\[", code) and not re.search(rf"\b{one.name}\s*\*", code) else ""
+        )
+        return {one.name: (whole[1] + _WHOLE[whole[2]] if whole else plain + (lanes[1] if lanes else "")) + pointer}
     return {one.name: typical(one.name)} if one.what == "value" and (settled or one.name.isupper()) else {}
 
 

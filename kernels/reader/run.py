@@ -579,7 +579,8 @@ class Run:
         if not member.kids:
             return self.alias.get(None)
         at = member.kids[0]
-        return self.value(at) if at.result.what == "pointer" else self.place(at)
+        found = self.value(at) if at.result.what == "pointer" else self.place(at)
+        return None if isinstance(found, dict) else found
 
     def _global(self, symbol: Symbol, node: Node) -> Any:
         """The value of a variable outside of functions."""

@@ -76,7 +76,7 @@ class _Reached:
         self._seen: set[int] = set()
         self._special: list[Any] = []
         self.add(entry.declared)
-        head = set(_WORD.findall(unit.written(entry.declared).partition("{")[0]))
+        head = set(_WORD.findall(unit.written(entry.declared).partition("{")[0])) - {*entry.values, *entry.types}
         for cursor in unit.declarations():
             # Attributes name constants that are in no tree.
             if kind(cursor) == "VAR_DECL" and cursor.spelling in head:
@@ -134,9 +134,8 @@ class _Reached:
         self._seen.add(cursor.hash)
         for one in walk(cursor):
             # An operator in a template may belong to any class; the instance tells to which.
-            if kind(one) == "OVERLOADED_DECL_REF" and not one.spelling.startswith("operator"):
-                for at in range(library().clang_getNumOverloadedDecls(one)):
-                    overload = library().clang_getOverloadedDecl(one, at)
+            if not one.spelling.startswith("operator"):
+                for overload in _overloads(one):
                     # Where a name is undeclared, the call in the instance tells whether it is this one.
                     unknown = any(within(overload, one.file, one.offset) for one in self.unit.unknown.values())
                     if self.unit.own(overload) and not unknown:
@@ -224,6 +223,14 @@ class _Reached:
         return _balanced(self.unit.text(one.file)[one.start : one.end].decode(errors="replace"))
 
 
+def _overloads(cursor: Any) -> Iterator[Any]:
+    """The declarations that a name in a template, or in a `using`, stands for."""
+    for one in (cursor, *(cursor.get_children() if kind(cursor) == "USING_DECLARATION" else ())):
+        if kind(one) == "OVERLOADED_DECL_REF":
+            for at in range(library().clang_getNumOverloadedDecls(one)):
+                yield library().clang_getOverloadedDecl(one, at)
+
+
 def _balanced(text: str) -> str:
     """A declaration without the ends of conditions that begin before it, and what they leave out."""
     kept, depth, left_out = list[str](), 0, False
@@ -267,8 +274,7 @@ def sliced(unit: Unit, entry: Entry) -> Slice:
     unknown = [one for one in unit.unknown.values() if reached.keeps(one.file, one.offset)]
     doubts = [
         f"line {one.location.line} of {Path(one.location.file.name).name} ({one.spelling})"
-        for one in unit.diagnostics
-        if one.location.file is not None and reached.keeps(one.location.file.name, one.location.offset)
+        for one in unit.faults(reached.keeps)
     ]
     in_std = set(re.findall(r"\bstd::(\w+)", body)) if unit.language == "cuda" else set()
     headers = sorted(reached.sections | {header for name, header in reached.aliases.items() if name in in_std})
@@ -360,8 +366,10 @@ def _kernel(reached: _Reached, kernel: _Declared, types: dict[str, str]) -> str:
     head, brace, inside = text.partition("{")
     head = re.sub(r"\b(?:static|inline)\b\s*|\bextern\s*\"C\"\s*", "", head)
     head = re.sub(rf"\b({entry.name})\s*<[^()]*>(?=\s*\()", r"\1", head)
+    within = re.search(rf"((?:\w+\s*::\s*)+)(?={entry.name}\s*\()", head)
+    head = head.replace(within[1], "") if within is not None else head
     text = f'extern "C" {head}{brace}{inside}'
-    named = [one for one in kernel.scope if one]
+    named = [one for one in (*kernel.scope, *re.findall(r"\w+", within[1] if within is not None else "")) if one]
     scopes = ["::".join(named[: at + 1]) for at in range(len(named))]
     before = [f"namespace {one} {{}}\nusing namespace {one};" for one in scopes]
     for parameter in entry.declared.get_children():
@@ -376,20 +384,26 @@ def _kernel(reached: _Reached, kernel: _Declared, types: dict[str, str]) -> str:
 
 
 def _usings(reached: _Reached) -> Iterator[tuple[str, int, str]]:
-    """`using namespace` for the namespaces that are left."""
-    used = {"::".join(one.scope[: at + 1]) for one in reached.kept.values() for at in range(len(one.scope))}
-    used |= {"cooperative_groups"} if any("cooperative" in one for one in reached.sections) else set()
+    """`using` for the namespaces that are left, and for what is kept of others."""
+    unit = reached.unit
+    own = {"::".join(one.scope[: at + 1]) for one in reached.kept.values() for at in range(len(one.scope))}
+    used = {"cooperative_groups"} if any("cooperative" in one for one in reached.sections) else set()
     used |= {"nvcuda", "nvcuda::wmma"} if "mma.h" in reached.sections else set()
-    used |= {one.name for one in reached.unit.unknown.values()}
-    for one in reached.unit.declarations():
+    used |= {one.name for one in unit.unknown.values()} & _NAMESPACES
+    for one in unit.declarations():
+        text, start, ahead = f"{unit.written(one)};", one.extent.start, ""
         if kind(one) == "USING_DIRECTIVE":
-            text = reached.unit.written(one)
-            if text.split()[-1].removeprefix("::") in used:
-                yield (
-                    one.extent.start.file.name,
-                    one.extent.start.offset,
-                    reached.unit.scoped(f"{text};", reached.unit.scope(one)),
-                )
+            name = text.split()[-1].strip(":;")
+            outer = [*unit.scope(one), name]
+            if found := next((full for at in range(len(outer)) if (full := "::".join([*outer[:at], name])) in own), ""):
+                ahead = f"namespace {found} {{}}\n"
+            elif name not in used:
+                continue
+        elif kind(one) != "USING_DECLARATION" or not any(
+            reached.keeps(at.location.file.name, at.location.offset) for at in _overloads(one) if unit.own(at)
+        ):
+            continue
+        yield start.file.name, start.offset, ahead + unit.scoped(text, unit.scope(one))
 
 
 def listed(unknown: Sequence[Unknown]) -> str:

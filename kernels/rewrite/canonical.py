@@ -1,14 +1,16 @@
 """One spelling for what authors write in many, so that facts and passes meet it in one.
 
-Owns the edits of a kernel's body after which it computes the same in the launch of its task: macros with a thread's
-number are expanded, so is the function that a kernel ends with, axes that the launch does not have are numbers,
-coordinates are computed by the extents of blocks, loops that step by these have a variable of their own, and what a
-thread adds up in memory is added up in a register.
+Owns the edits of a kernel's body after which it computes the same in the launch of its task: a function that a
+kernel ends with stands in its place, macros with a thread's number are expanded, axes that the launch does not have are
+numbers, blocks of which only the number of a thread counts have one axis, coordinates are computed by the extents of
+blocks, loops that step by these have a variable of their own, and what a thread adds up in memory is added up in a
+register.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -23,18 +25,22 @@ _TELLING = frozenset({*BUILTINS, *WORK_ITEM, "for", "return"})
 """Words of the macros that are expanded."""
 
 
-def canonical(read: Callable[[str], Syntax], code: str, launch: LaunchGeometry) -> Facts:
-    """Facts of a source in the spelling that the passes know. read: makes the syntax of a source; launch: the task's.
-    Raises `SourceError`."""
+def canonical(read: Callable[[str], Syntax], code: str, launch: LaunchGeometry) -> tuple[Facts, LaunchGeometry]:
+    """Facts of a source in the spelling that the passes know, and the launch of that. read: makes the syntax of a
+    source; launch: the task's. Raises `SourceError`."""
     facts = Facts(read(code))
-    for step in (_macros, _called, _axes, _extents, _loops, _sums):
+    for step in (_called, _macros, _axes, _one_axis, _extents, _loops, _sums):
         # Several times, as macros have macros in them, and loops loops.
         for _ in range(8):
             edits = [] if facts.oddities else step(facts, launch)
             if not edits:
                 break
             facts = Facts(read(rendered(facts.syntax.code, Span(0, len(facts.syntax.code)), edits)))
-    return facts
+            if step is _one_axis:
+                threads = str(math.prod(map(int, launch.block))) if all(map(str.isdigit, launch.block)) else ""
+                block = threads or " * ".join(f"({one})" for one in launch.block)
+                launch = launch.model_copy(update={"block": (block,)})
+    return facts, launch
 
 
 def _macros(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
@@ -141,6 +147,27 @@ def _axes(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
     ]
 
 
+def _one_axis(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
+    """The numbers of threads along x alone, where a block has several axes and the kernel only asks for the number of
+    a thread in its block, and for their count."""
+    found, known = dict[tuple[int, int], Edit](), dict[Form, str]()
+    for written in itertools.product((False, True), repeat=len(launch.block)):
+        number, count = Form(), Form.number(1)
+        for axis, extent, digits in zip(AXES, launch.block, written, strict=False):
+            number += count * Form.atom(f"threadIdx.{axis}")
+            count *= Form.number(int(extent)) if digits and extent.isdigit() else Form.atom(f"blockDim.{axis}")
+        known |= {number: "threadIdx.x", count: "blockDim.x"}
+    asked = [one for one in facts.builtins() if one.op.startswith(("threadIdx.", "blockDim.", "@", "gridSize"))]
+    for use in asked if len(launch.block) > 1 and not facts.syntax.lowering.ranks else ():
+        around = (one for one in (use, *(above for above, _ in use.above())) if one.what in ("builtin", "binary"))
+        at = next((one for one in around if facts.form(one) in known), None)
+        if at is None or at.fixed:
+            return []
+        name = builtin(known[facts.form(at)], facts.syntax.language)
+        found[at.start, at.end] = replace(at, f"(({at.type.spelling})({name}))")
+    return list(found.values())
+
+
 def _extents(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
     """Coordinates and the steps of loops by the extents of blocks, where these stand as numbers of the launch or in
     calls. Where threads work together, such a number may mean more than that."""
@@ -238,7 +265,7 @@ def _in_register(facts: Facts, block: Node, root: Symbol) -> list[Edit]:
         return []
     begin, at = region[0][0], own[0].node
     assigns = begin.what == "assign" and begin.kids[0] is at
-    changed = {symbol for one, _ in region for symbol in facts.changed_in(one)} - {root}
+    changed = {symbol for one, _ in region for symbol in facts.changed_in(one) | facts.declared_in(one)} - {root}
     if not (assigns or _touches(facts, begin, own[0])) or facts.names_in(at) & changed:
         return []
     plain = all(one.node.what in ("index", "deref") and not one.node.fixed and not one.atomic for one in own)

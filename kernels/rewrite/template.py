@@ -40,7 +40,7 @@ from tunesmith.kernels.rewrite.passes.record import Pass, Subject
 from tunesmith.kernels.rewrite.sharing import fixed, sharing
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Task
-from tunesmith.kernels.spec.template import BACKENDS, BackendName, Config, Template, config_key
+from tunesmith.kernels.spec.template import BACKENDS, BackendName, Config, LaunchGeometry, Template, config_key
 
 __all__ = ["NAME", "Rewritten", "left_alone", "missing_rule", "rewrite", "starts", "with_rules"]
 _PREFIX = "TUNED_"
@@ -68,6 +68,7 @@ RULES: tuple[Pass, ...] = (
     products.OUTPUT_TILES,
     columns.COLUMN_LANES,
     launch.WORK_PER_THREAD,
+    launch.MORE_BLOCKS,
     shuffles.SHUFFLES,
     teams.ROW_TEAMS,
     lanes.ROW_LANES,
@@ -90,14 +91,14 @@ def rewrite(task: Task, backend: BackendName = "cuda", only: Collection[str] | N
     if BACKENDS[backend].python:
         return Rewritten(None, ("rules rewrite kernels in CUDA and OpenCL C, not in Python",))
     try:
-        facts = facts_of(task, backend)
+        facts, spread = _read(task, backend)
     except SourceError as error:
         return Rewritten(None, (str(error).rstrip("."),))
     if facts.oddities:
         return Rewritten(None, tuple(facts.oddities.values()))
     if plain.parameters:
         return Rewritten(None, ("the baseline has parameters of its own",))
-    return compose(plain, _subject(task, backend, facts), RULES, only)
+    return compose(plain, _subject(task, backend, facts, spread), RULES, only)
 
 
 _NEARER = {True: ("output_tiles", "work_per_thread"), False: ("vectors", "row_lanes", "row_teams", "work_per_thread")}
@@ -121,6 +122,10 @@ def left_alone(files: Mapping[str, str], entry: str) -> tuple[str, ...]:
 
 def facts_of(task: Task, backend: BackendName) -> Facts:
     """Facts of the baseline of `task` in its canonical spelling, in the first of its types. Raises `SourceError`."""
+    return _read(task, backend)[0]
+
+
+def _read(task: Task, backend: BackendName) -> tuple[Facts, LaunchGeometry]:
     names = {dtype: one.c_names[backend] for dtype, one in DTYPES.items() if backend in one.c_names}
     types = {name: "float32" if "float32" in those else those[0] for name, those in task.types.items()}
     plain, known = task.sources(backend).baseline.template, prelude(types, names)
@@ -128,7 +133,7 @@ def facts_of(task: Task, backend: BackendName) -> Facts:
     return canonical(read, plain.source, plain.launch)
 
 
-def _subject(task: Task, backend: BackendName, facts: Facts) -> Subject:
+def _subject(task: Task, backend: BackendName, facts: Facts, spread: LaunchGeometry) -> Subject:
     """What passes look at; the work is fixed where the kernel's code does not explain its launch."""
     plain = task.sources(backend).baseline.template
     used = set(re.findall(r"[A-Za-z_]\w*", plain.source)) | set(task.size_names) | set(task.types) | set(DTYPES)
@@ -142,10 +147,10 @@ def _subject(task: Task, backend: BackendName, facts: Facts) -> Subject:
             if argument.role == "scalar" and argument.value in task.size_names and parameter not in facts.changed:
                 sizes[argument.value] = parameter.name
             lengths[parameter.name] = " * ".join(one if one.isalnum() else f"({one})" for one in argument.shape)
-    made = Subject(facts, plain.launch, work, name, task, backend, lengths, sizes)
+    made = Subject(facts, spread, work, name, task, backend, lengths, sizes)
     if work.kind == "rows" and (made.extent("y"), made.extent("z")) != ("1", "1"):
         work = fixed("its code uses threadIdx.x alone, and its blocks have more than one dimension")
-    if facts.syntax.lowering.ranks and any(one != "1" for one in (*plain.launch.grid[1:], *plain.launch.block[1:])):
+    if facts.syntax.lowering.ranks and any(one != "1" for one in (*spread.grid[1:], *spread.block[1:])):
         work = fixed("it asks groups for the rank of a thread, in a launch of more than one dimension")
     unused = [axis for axis in AXES if axis not in made.axes and made.extent(axis) != "1"]
     if work.kind == "cells" and unused:
@@ -167,6 +172,9 @@ _REUSE: tuple[dict[str, tuple[int, ...]], ...] = (
     {"OUTPUT_TILE": (64,), "OUTPUT_DEPTH": (16,), "OUTPUT_ROWS": (4,), "OUTPUT_COLUMNS": (4,)},
     {"OUTPUT_TILE": (64,), "OUTPUT_DEPTH": (16,), "OUTPUT_ROWS": (8,), "OUTPUT_COLUMNS": (4,), "LOADS": (1,)},
     {"OUTPUT_TILE": (128,), "OUTPUT_DEPTH": (16,), "OUTPUT_ROWS": (8,), "OUTPUT_COLUMNS": (8,)},
+    {"MORE_BLOCKS": (32, 8, 2)},
+    {"MORE_BLOCKS_Y": (32, 8), "MORE_BLOCKS_X": (4, 1)},
+    {"MORE_BLOCKS_X": (32, 8)},
     {"LANES": (32,)},
     {"LANES": (32, 8), "TEAM_BLOCKS": (32, 8), "BLOCK": (256,), "INDEX_BITS": (32,)},
     {"LANES": (8,), "BLOCK": (256,), "LOADS": (1,)},

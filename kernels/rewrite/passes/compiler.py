@@ -156,7 +156,7 @@ def _wide_type(facts: Facts, node: Node) -> tuple[int, int] | None:
     start = node.start if node.what == "cast" or node.parent is None else node.parent.start
     stop = node.kids[-1].start if node.what == "cast" else node.symbol.place
     for word in _WIDE_WORDS.finditer(facts.syntax.code, start, stop):
-        if word[0] not in (b"const", b"constexpr"):
+        if word[0] not in (b"const", b"constexpr", b"static_cast"):
             return word.start(), word.end()
     return None
 

@@ -6,7 +6,11 @@ import math
 from collections.abc import Mapping
 
 from tunesmith.kernels.rewrite.edits import Edit, insert, replace, switched
+from tunesmith.kernels.rewrite.facts import AXES, ENDS, Facts, Loop
+from tunesmith.kernels.rewrite.forms import Form
 from tunesmith.kernels.rewrite.passes.record import Change, Layer, Pass, Refused, Subject
+from tunesmith.kernels.rewrite.rounds import Carried
+from tunesmith.kernels.rewrite.sharing import meanings
 
 _CELLS = {"x": (8, 16, 32, 64, 128), "y": (1, 2, 4, 8, 16), "z": (1, 2, 4)}
 
@@ -79,6 +83,51 @@ const {subject.index_type} {at} = {together} ? ({index} * {width} + {thread}) * 
     return made
 
 
+def _turns(subject: Subject) -> list[str] | Refused:
+    """The axes along which blocks do nothing but take turns in a loop whose rounds stand by themselves."""
+    facts, found, why = subject.facts, list[str](), "blocks stay as many: they do not only take turns in a loop"
+    for axis in (one for one in AXES if one not in subject.axes and subject.work.kind != "rows" and not facts.together):
+        block, grid = f"blockIdx.{axis}", Form.atom(f"gridDim.{axis}")
+        turns = [
+            one for one in facts.loops if one.first.times(block).terms and one.step == one.first.times(block) * grid
+        ]
+        if len(turns) != 1 or turns[0].fixed:
+            continue
+        node, heads = turns[0].node, (turns[0].node.kids[0], turns[0].node.kids[2])
+        uses = [one for one in facts.builtins() if one.op in (block, f"gridDim.{axis}")]
+        begins = all(any(part.holds(one) for part in heads) for use in uses for one in meanings(facts, use))
+        ends = any(one.what in ENDS - {"continue"} for one in turns[0].body.walk())
+        inside = all(turns[0].body.holds(one) for one in facts.effects)
+        if begins and inside and not ends and not Carried(facts, node, facts.body).states and _apart(facts, turns[0]):
+            found.append(axis)
+    return found or Refused(why)
+
+
+def _apart(facts: Facts, loop: Loop) -> bool:
+    """Whether all that rounds of a loop write is added up by atomic operations, or is each round's own and not read."""
+    for root in (one for one in {*facts.arrays, *facts.escaping} if facts.is_written(one)):
+        own = facts.of(root)
+        if root in facts.escaping:
+            return False
+        stride = own[0].index.times(loop.atom).constant
+        for one in own if not all(one.adds for one in own) else ():
+            off, others = (one.index - own[0].index).constant, one.index.without(loop.atom)
+            if one.read or not stride or off is None or not 0 <= off < abs(stride) or facts.reach(others):
+                return False
+    return True
+
+
+def _more_blocks(subject: Subject, axes: list[str]) -> Change:
+    """A larger grid, of whose blocks each takes fewer turns: that of the source may leave most of a device idle."""
+    made = Change()
+    for axis in axes:
+        name = subject.name("MORE_BLOCKS" if len(axes) == 1 else f"MORE_BLOCKS_{axis.upper()}")
+        doc = f"times as many blocks along {axis} as the kernel came with"
+        made.parameter(name, (1, 2, 4, 8, 16, 32, 64, 128), doc, launch_only=True)
+        made.grid[axis] = f"({subject.grid(axis)}) * {name}"
+    return made
+
+
 def _threads(subject: Subject) -> str:
     """The threads of a block as it came; empty where they depend on the workload."""
     known = all(extent.isdigit() for extent in subject.launch.block)
@@ -117,4 +166,5 @@ WORK_PER_THREAD = Pass(
     after=("block_size", "own_bins"),
     languages=("cuda", "opencl"),
 )
+MORE_BLOCKS = Pass("more_blocks", _turns, _more_blocks)
 LAUNCH_BOUNDS = Pass("launch_bounds", _threads, _launch_bounds, after=("block_size", "row_teams"))

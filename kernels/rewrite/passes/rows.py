@@ -319,7 +319,9 @@ def _rewritten(subject: Subject, loop: Loop, found: _Rows, lines: list[str], uni
     if number := lanes(subject, loop):
         first, step = subject.written(loop.first, loop.node) or "", str(number)
     elif loop.kind == "grid":
-        first, step = subject.at("x"), f"{subject.builtin('gridDim.x')} * {subject.builtin('blockDim.x')}"
+        # Lanes have a coordinate of their own, and no loops of rows.
+        block, width, thread, grid = map(subject.builtin, ("blockIdx.x", "blockDim.x", "threadIdx.x", "gridDim.x"))
+        first, step = f"{block} * {width} + {thread}", f"{grid} * {width}"
     keep = subject.name("KEEP") if holds else "0"
     bound = subject.written(loop.bound, loop.node)
     walked = f"tunesmith::row<{count}, {keep}>(({kind})({first}), ({kind})({step}), {units}, ({kind})({bound}), {body}"

@@ -36,6 +36,7 @@ void g(Tensor x) { if (x.wide()) f<at::Half, 64>(x, 8); f<float, 32>(x, 8); }"""
 LAMBDA = """void f(at::Tensor x, int m) { const int T = 32; AT_DISPATCH(x.type(), [&] {
 k<<<up(m, T), T, 0, at::stream()>>>(x.data<float>(), x.data<float>(), m); }); }
 """
+SPREAD = "void spread(int& block) { block = 256; }\n"
 TWO = "struct Two { int p; float q; };"
 UP = "int up(int a, int b) { return (a + b - 1) / b; }"
 HOSTS = {"N ": "void f(float* x, int n) { ", "A ": "void f(float* x, int a, int b) { "}
@@ -178,6 +179,8 @@ class TestLaunch:
             ("N k<<<64, 64>>>(x, x, n); }", "the grid, which the source launches as 64"),
             ("N dim3 g = up(n); OK((k<<<g, 8>>>(x, x, n))); }", "the launch, as the source has <<<g, 8>>>"),
             ("N int g = up(n) / 2; k<<<g, 64>>>(x, x, n); }", "whether g is a size of its own, which the source"),
+            ("N dim3 g, b; spread(n, &g, &b); k<<<g, b>>>(x, x, n); }", "the launch, as the source has <<<g, b>>>"),
+            (SPREAD + "N int b = 1; spread(b); k<<<n, b>>>(x, x, n); }", "the block, which the source launches with b"),
         ],
     )
     def test_what_is_not_said_is_asked(self, host: str, question: str) -> None:
@@ -245,6 +248,35 @@ class TestSlice:
         """
         body = "same(TWICE(x[i]) * SCALE + Pair{1, 2}.sum() + table[half_of(LEFT)]); cg::sync(cg::this_thread_block())"
         assert compiles(nvrtc, code + KERNEL.replace("BODY", body))
+
+    @pytest.mark.parametrize(
+        "code",
+        [
+            "using namespace at;\nnamespace own { namespace in { using namespace out; } }\nnamespace out { KERNEL }",
+            "namespace own { __global__ void k(const float*, float*, int); }\n" + PLAIN.replace(" k(", " own::k("),
+            "static int B = 96;\ntemplate <int B> " + PLAIN.replace("if (", "if (i < B && "),
+            "namespace out { struct Two { int n; }; }\nnamespace own { using out::Two; KERNEL }",
+            "namespace out { inline __device__ int up(int v) { return v; } }\nusing out::up;\n"
+            + KERNEL.replace("BODY", "x[up(i)]"),
+        ],
+    )
+    def test_namespaces_and_names_in_two_roles_compile(self, code: str, nvrtc: Any) -> None:
+        code = code.replace("KERNEL", PLAIN.replace("int n", "Two t").replace("n)", "t.n)") if "Two" in code else PLAIN)
+        assert compiles(nvrtc, code)
+
+    def test_what_nvcc_alone_sees_is_seen(self) -> None:
+        code = "#ifdef __CUDACC__\n#define LESS(a, b) ((a) < (b))\n#endif\n" + PLAIN.replace("(i < n)", "(LESS(i, n))")
+        assert 'shape = ["n"]' in line(code, "y")
+
+    def test_complex_numbers_are_two_numbers(self, nvrtc: Any) -> None:
+        code = "#include <cufft.h>\n" + KERNEL.replace("BODY", "cuCmul(y[i], make_cuDoubleComplex(cuCabsf(x[i]), 1))")
+        code = code.replace("const float*", "const cuComplex*").replace("float* y", "cufftDoubleComplex* y")
+        assert 'dtype = "float64", shape = ["n", "2"]' in line(code, "y") and compiles(nvrtc, code)
+
+    def test_what_a_host_makes_of_a_template_of_a_lost_type_says_nothing(self) -> None:
+        code = "template <class S> " + KERNEL.replace("float*", "S*").replace("BODY", "x[i] * x[i]; y[i] = y[i] + x[i]")
+        code += "void f(at::Tensor x, int n) { DISPATCH(x, [&] { k<<<n, 64>>>(x.data<S>(), (S*)x.data<S>(), n); }); }"
+        assert "FILL" not in line(code, "x") and 'S = ["float32"]' in files(code, None)["task.toml"]
 
     @pytest.mark.parametrize(
         "body",
@@ -578,6 +610,11 @@ class TestOpenCL:
         for one in ("real4 = float4", "real = float", "WIDE = 2", "uint16_t = ushort", "first = 4"):
             assert f"whether {one} in it is meant" in drafted["task.toml"]
 
+    def test_a_type_of_the_build_with_elements_is_a_pointer(self) -> None:
+        code = PLAIN.replace("const float* x", "real_const_p x").replace("float* y", "real_p __restrict__ y")
+        assert 'role = "in"' in line(code, "x") and 'role = "out"' in line(code, "y")
+        assert "whether real_p = float* in it is meant" in files(code, None)["task.toml"]
+
     def test_what_another_file_of_the_project_declares_is_taken_along(self, tmp_path: Path) -> None:
         (tmp_path / ".git").mkdir()
         (tmp_path / "parts.h").write_text(
@@ -586,6 +623,10 @@ class TestOpenCL:
         (tmp_path / "k.cl").write_text("__kernel void k(__global int* y) { y[get_global_id(0)] = twice(3); }")
         drafted = draft((tmp_path / "k.cl").read_text(), None, str(tmp_path / "k.cl")).files
         assert "#define A_x 2" in drafted["baseline.cl"] and "declarations that parts.h has" in drafted["task.toml"]
+
+    def test_members_behind_a_pointer_that_is_set_nowhere_are_not_known(self) -> None:
+        code = "struct A { int n; __device__ int get() const { return this->n; } };\n"
+        assert 'dtype = "float32"' in line(code + PLAIN.replace("if (i < n)", "A* a; if (i < a->get())"), "y")
 
     def test_a_volume_has_the_shape_that_its_guard_gives(self) -> None:
         code = """__kernel void k(__global const uchar* x, __global uchar* y, uint h, uint w, uint c) {

@@ -140,6 +140,67 @@ def test_spellings_get_the_rewrites_of_what_they_say(task: Task, configs: list[C
     require_equal(task, configs, n)
 
 
+BLOCKS = LaunchGeometry(grid=("3",), block=("16", "4"))
+OF_THREAD = "int t = threadIdx.y * WIDTH + threadIdx.x, step = WIDTH * blockDim.y;"
+IN_TURNS = "for (int i = t; i < n; i += step) y[blockIdx.x * n + i] = 2 * x[i];"
+WIDER: Any = {"x": XY["x"], "y": ("inout", "float32", "3 * n")}
+
+
+@pytest.mark.parametrize("width", ["blockDim.x", "16"])
+def test_a_block_whose_threads_are_only_counted_has_one_axis(width: str) -> None:
+    task = kernel(OF_THREAD.replace("WIDTH", width) + IN_TURNS, WIDER, BLOCKS)
+    require_equal(task, [{"BLOCK": 128}, {"TEAM_ROWS": 2, "TEAM_BLOCKS": 2}, {"ROW_VEC": 2}])
+    for more in (
+        "if (threadIdx.y == 3) y[0] = 1;",
+        "y[blockDim.x] = 1;",
+        "int u = threadIdx.x * blockDim.y; y[u] = 1;",
+    ):
+        body = OF_THREAD.replace("WIDTH", "blockDim.x") + IN_TURNS + more
+        assert "BLOCK" not in template_of(kernel(body, WIDER, BLOCKS)).default_config
+
+
+INNER = """__device__ int seven = 7;
+template <class T, int F> __device__ void inner(const T* x, T* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x; T twice = F * x[i % n]; if (i >= n) return; y[i] = twice + y[i]; }
+__device__ void plain(int m, const float* from, float* into, float by) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < m) into[i] = by * from[i] + into[i]; }
+__device__ void turned(float* x, const float* y, int n) { plain(n, y, x, 2); }
+__device__ void by_reference(const float* x, float* y, int& n) { plain(n, x, y, 2); n = 3; }
+__device__ void local(const float* x, float* into) { int n = 203; plain(n, x, into, seven); }"""
+
+
+@pytest.mark.parametrize(
+    ("body", "rewrites"),
+    [
+        ("inner<float, 2>(x, y, n);", {"VEC": 4}),
+        ("plain(n, x, y, 2.0f);", {"ITEMS": 4, "BLOCK": 128}),
+        ("turned(y, x, n);", {}),
+        ("by_reference(x, y, n);", {}),
+        ("local(x, y);", {}),
+        ("if (n > 3) plain(n, x, y, 2);", {}),
+        ("plain(n, x, y, 2); n = 3;", {}),
+    ],
+)
+def test_a_kernel_that_only_calls_a_function_has_its_body(body: str, rewrites: Config) -> None:
+    task = kernel(body, XY, LINE, INNER)
+    assert ("BLOCK" in template_of(task).default_config) is bool(rewrites)
+    require_equal(task, [rewrites])
+
+
+def test_an_element_whose_number_a_loop_declares_stays_in_memory() -> None:
+    body = "if (j < n) { for (int i = 0; i < n; i++) { const int e = i * n + j; y[e] = x[i]; y[e] += 2; } }"
+    task = kernel("int j = INDEX; " + body, {"x": XY["x"], "y": ("inout", "float32", "n * n")}, LINE, MACROS)
+    assert "y_kept" not in template_of(task).source
+    require_equal(task, [{"ITEMS": 2}], n=75)
+
+
+def test_a_loop_over_the_grid_with_rows_inside_has_vectors_or_lanes() -> None:
+    body = "KERNEL_LOOP(j, n) { float s = x[j]; for (int i = 0; i < n; i++) s += a[j * n + i]; y[j] = s; }"
+    task = kernel(body, PLANE, FEW, MACROS)
+    assert {"ROW_VEC", "LANES"} <= template_of(task).default_config.keys()
+    require_equal(task, [{"ROW_VEC": 2}, {"LANES": 8}], n=75)
+
+
 @pytest.mark.parametrize("body", OTHERS)
 def test_what_says_something_else_stays(body: str) -> None:
     task = kernel(body, XY, LINE if GUARDED in body else ONE if "int i = TID" in body else FEW, MACROS)

@@ -690,6 +690,7 @@ INDICES_SAME = [
     *same(
         (LINE, X | Y, 203),
         [{"INDEX_BITS": 32}, {"INDEX_BITS": 32, "ITEMS": 4, "BLOCKED": True}],
+        "const size_t at = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x; if (at < n) y[at] = 2 * x[at];",
         f"{WIDE} y[i] = x[i];",
         f"{SIGNED} y[n - 1 - i] = x[i];",
         f"{ELEMENT} y[(long long)i] = x[i];",
@@ -833,6 +834,53 @@ def test_a_thread_that_asks_for_its_lane_keeps_whole_warps(lane: str) -> None:
     task = kernel(f"if ({lane} == 0) y[blockIdx.x] = 1; {TURNS} y[blockIdx.x * n + i] = x[i];", PLANE, MANY)
     found = rewritten(task).template
     assert found is None or 16 not in next(one.values for one in found.parameters if one.name == "BLOCK")
+
+
+FEW = LaunchGeometry(grid=("1", "2"), block=("64",))
+OF_ROWS = "for (int r = blockIdx.x; r < 3; r += gridDim.x)"
+OF_PARTS = "for (int i = threadIdx.x + blockIdx.y * blockDim.x; i < n; i += blockDim.x * gridDim.y)"
+ADDS: Any = {"x": ("in", "float32", "3 * n"), "y": ("inout", "float32", "9 * n")}
+
+
+@pytest.mark.parametrize(
+    ("task", "configs", "n"),
+    [
+        *same(
+            (FEW, ADDS, 203),
+            [{"MORE_BLOCKS_X": 4, "MORE_BLOCKS_Y": 8}],
+            f"{OF_ROWS} {OF_PARTS} atomicAdd(&y[r], x[r * n + i]);",
+        ),
+        *same(
+            (FEW, ADDS, 203),
+            [{"MORE_BLOCKS": 4}],
+            f"{OF_PARTS} {{ y[3 * i] = x[i]; y[3 * i + 2] = 1; }}",
+            "const int of = blockIdx.y; if (threadIdx.x == 3) for (int i = of; i < n; i += gridDim.y) y[i] = 2 * x[i];",
+        ),
+    ],
+)
+def test_blocks_that_take_turns_may_be_more(task: Task, configs: list[Config], n: int) -> None:
+    require_equal(task, configs, n)
+
+
+@pytest.mark.parametrize(
+    ("task", "names", "why"),
+    stays(
+        ("MORE_BLOCKS MORE_BLOCKS_X MORE_BLOCKS_Y", FEW, ADDS),
+        # An element that several rounds write or read; a sum of a block; something that each block does once; an end.
+        f"{OF_PARTS} y[i / 2] = x[i];",
+        f"{OF_PARTS} y[i] = i > 0 ? y[i - 1] : x[i];",
+        f"{OF_ROWS} {OF_PARTS} y[r + i] = x[r * n + i];",
+        f"float s = 0; {OF_PARTS} s += x[i]; atomicAdd(y, s);",
+        f"{OF_PARTS} y[i] = x[i]; atomicAdd(y + n, 1.0f);",
+        f"{OF_PARTS} {{ if (x[i] > 2) break; y[i] = x[i]; }}",
+        f"{OF_PARTS} y[i] = gridDim.y;",
+        f"{OF_ROWS} {OF_ROWS.replace('r', 'q').replace('foq', 'for')} atomicAdd(&y[q], x[r]);",
+        "for (int i = blockIdx.y * 2; i < n; i += gridDim.y) y[i] = 1;",
+        "for (int i = blockIdx.y; i < n; i += gridDim.y) y[i * 9 + threadIdx.x] = x[i];",
+    ),
+)
+def test_blocks_stay_as_many_where_rounds_depend_on_them(task: Task, names: set[str], why: str) -> None:
+    require_refused(task, names, why)
 
 
 OF_BINS = """__kernel void k(__global const int* x, __global int* y, int n) {
