@@ -14,7 +14,7 @@ from functools import partial
 
 from tunesmith.kernels.reader.syntax import LEFT, Node, Symbol
 from tunesmith.kernels.rewrite.edits import Edit, replace, span
-from tunesmith.kernels.rewrite.facts import ENDS, Access, Facts, Loop
+from tunesmith.kernels.rewrite.facts import AXES, ENDS, Access, Facts, Loop
 from tunesmith.kernels.rewrite.forms import ONE, ZERO, Form
 from tunesmith.kernels.rewrite.passes.places import Place, places
 from tunesmith.kernels.rewrite.passes.record import Change, Pass, Refused, Subject
@@ -161,9 +161,14 @@ def _touching(rows: Iterable[Loop], accesses: list[Access]) -> list[Loop]:
 def _shared_out(subject: Subject, rows: _Placed) -> str:
     """Why which thread has which element must stay, as a clause; empty where it need not."""
     facts = subject.facts
+    blocks = any(subject.grid(axis) != "1" for axis in AXES)
     for loop in rows:
-        if why := Carried(facts, loop.node, facts.body).why:
-            return why
+        carried = Carried(facts, loop.node, facts.body)
+        if carried.why:
+            return carried.why
+        stored = [one for one in facts.accesses if one.written and not one.atomic and one.root in facts.arrays]
+        if loop.kind == "grid" and blocks and carried.states and any(not loop.node.holds(one.node) for one in stored):
+            return f"each block has a part of {next(iter(carried.states)).name} and stores what comes of it"
         known = {*facts.arrays, *facts.declared_in(loop.body)}
         for access in facts.inside(loop.body):
             if access.written and access.root not in known and not _adds_up(facts, loop, access.root):

@@ -100,6 +100,11 @@ ROW_LOOPS = stays(
     f"{TURNS} y[i] = 1; __syncthreads(); {TURNS} y[n - 1 - i] += 2;",
     f"for (int k = 0; k < 2; ++k) {TURNS} y[i] = k;",
     f"for (int k = 0; k < 2; ++k) {{ {TURNS} y[i] = k; }}",
+    # A sum of each block, over the elements that it happens to have.
+    """__shared__ float part[64]; float s = 0;
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) s += y[i];
+    part[threadIdx.x] = s; __syncthreads();
+    if (threadIdx.x == 0) { for (int k = 1; k < 64; ++k) s += part[k]; y[blockIdx.x] = s; }""",
     f"for (int k = 0; k < 2; ++k) {{ {TURNS} y[k * n / 2 + i] += k; }}",
     f"{TURNS} y[i] = __shfl_xor_sync(0xffffffffu, i, 1);",
 )
