@@ -221,13 +221,12 @@ def _on_one(task: Task, workload: Workload, seed: int) -> list[Step]:
 def _contents(task: Task, rng: np.random.Generator, seed: int) -> Contents:
     """Drawn contents: in half of the cases one array has a kind of its own among plain ones, which show its
     effect; else all arrays have one kind, or each its own."""
-    kinds, arrays = kinds_of(task), [one.name for one in task.arguments if one.role in ("in", "inout")]
-    how, change, kind = rng.random(), _any_of(CHANGES, rng), _any_of(kinds, rng)
-    plain = [one for one in PLAIN if one in kinds]
+    arrays = {one.name: kinds_of(task, one) for one in task.arguments if one.role in ("in", "inout")}
+    how, change, kinds = rng.random(), _any_of(CHANGES, rng), kinds_of(task)
     if len(arrays) < 2 or how < 0.25:
-        return Contents(kind, seed, change)
-    single = _any_of(arrays, rng)
-    of_each = {name: kind if name == single else _any_of(plain if how < 0.75 else kinds, rng) for name in arrays}
+        return Contents(_any_of(kinds, rng), seed, change)
+    single, plain = _any_of(list(arrays), rng), [one for one in PLAIN if one in kinds]
+    of_each = {name: _any_of(plain if name != single and how < 0.75 else own, rng) for name, own in arrays.items()}
     return Contents("task", seed, change, arrays=tuple(one for one in of_each.items() if one[1] != "task"))
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tunesmith.kernels.spec.dtypes import DTYPES, DataType
-from tunesmith.kernels.spec.task import ORDERED, Fill, Special, Task, Workload
+from tunesmith.kernels.spec.task import ORDERED, Argument, Fill, Special, Task, Workload
 
 RANDOM_BLOCK = (1 << 22) - 3
 """Elements drawn at random; larger arrays hold further copies, each turned by an offset of its own (`spread`)."""
@@ -136,6 +136,7 @@ class _Floats:
         drawn = self.as_declared()
         rows, (first, last) = self.rows_of(drawn), np.sort(self.rng.integers(self.row, size=2))
         part = slice(first if self.rng.random() < 0.5 else 0, last + 1 if self.rng.random() < 0.5 else self.row)
+        part = part if value is not None or self.rng.random() < 0.5 else slice(0, self.row)
         some = part == slice(0, self.row) or self.rng.random() < 0.5
         chosen = np.flatnonzero(self.rng.random(len(rows)) < (0.5 if some else 1.0))
         patterns = rows[self.rng.integers(min(len(rows), MAX_PATTERNS), size=chosen.size), part] if len(rows) else 0
@@ -278,10 +279,10 @@ class Contents:
         return kinds + "".join(f", {name} = {value:g}" for name, value in self.scalars)
 
 
-def kinds_of(task: Task) -> tuple[str, ...]:
-    """The kinds that differ from the others for `task`. Whole numbers that are made of a NaN, by a comparison or a
-    conversion, are not defined: with such outputs there are none."""
-    arrays = [argument for argument in task.arguments if argument.role in ("in", "inout")]
+def kinds_of(task: Task, only: Argument | None = None) -> tuple[str, ...]:
+    """The kinds that differ from the others for `task`, or for one array of it. Whole numbers that are made of a NaN,
+    by a comparison or a conversion, are not defined: with such outputs there are none."""
+    arrays = [only] if only else [argument for argument in task.arguments if argument.role in ("in", "inout")]
     dtypes = {dtype for argument in arrays for dtype in task.types.get(argument.dtype, (argument.dtype,))}
     if not any(DTYPES[dtype].is_float for dtype in dtypes):
         return WHOLE if arrays else ("task",)
