@@ -23,7 +23,7 @@ OUTLIERS, SPARSE, MASKED, EDGES = (2.0**-10, 2.0**-3), (2.0**-12, 2.0**-6), (0.1
 NONZERO = (2.0**-9, 0.75)
 """Least and largest share of elements that are outliers, infinite or NaN, masked, one of the special values, or not
 zero among zeros."""
-COUNTED_BITS = (1, 4, 8, 12, 16, 20, 30)
+COUNTED_BITS = (1, 4, 8, 16, 20)
 """Bits of whole numbers, such as those of a mask, a pixel or an index."""
 MAX_PATTERNS = 4
 """Rows of which others repeat a stretch."""
@@ -452,7 +452,9 @@ def _integers(
         case "counts":
             least = low if low > 0 or high < 0 else 0
             most = min(high - least, (1 << int(rng.choice(COUNTED_BITS))) - 1)
-            return rng.integers(most, size=count, endpoint=True).astype(storage) + np.array(least, storage)
+            values = rng.integers(most, size=count, endpoint=True).astype(storage)
+            values += np.array(least, storage)
+            return values
         case "sorted" if high - low < EXACT and rng.random() < 0.5:
             numbers = int(rng.integers(low, high, endpoint=True)) - low + np.arange(count, dtype=np.int64)
             return (low + numbers % (high - low + 1)).astype(storage)
