@@ -278,13 +278,11 @@ def drawn_steps(shapes: Shapes, unusable: Collection[tuple[str, int]] = ()) -> l
 
 
 def balanced_steps(shapes: Shapes) -> list[Step]:
-    """For each combination of types a step in which all sizes are long, on drawn contents."""
-    rng, found = np.random.default_rng([shapes.seed, BALANCED_SEED]), list[Step]()
-    for types in shapes.types:
-        if (sizes := shapes.balanced(rng, types)) is not None:
-            workload = resized(shapes.like, sizes, types, "balanced")
-            found.append(Step(workload, _contents(shapes.task, rng, shapes.seed), derived=True))
-    return found
+    """For each combination of types a step in which all sizes are long, on contents that show something."""
+    rng = np.random.default_rng([shapes.seed, BALANCED_SEED])
+    made = [(shapes.balanced(rng, types), types) for types in shapes.types]
+    workloads = [resized(shapes.like, sizes, types, "balanced") for sizes, types in made if sizes is not None]
+    return [shapes.step(workload, turn) for turn, workload in enumerate(workloads)]
 
 
 def reaching_steps(
@@ -394,8 +392,8 @@ class Shapes:
         """Extents of about the same length, as long together as `BALANCED_FACTOR` allows, or equal powers of two; None
         where the task allows neither."""
 
-        def sizes(length: int, least: float = 1.0, most: float = 1.0) -> dict[str, int]:
-            drawn = {name: max(1, int(length * rng.uniform(least, most))) for name in sorted(self.extents)}
+        def sizes(length: int, most: float = 1.0) -> dict[str, int]:
+            drawn = {name: int(length * rng.uniform(1, most)) for name in sorted(self.extents)}
             return {name: drawn.get(name, size) for name, size in self.like.sizes.items()}
 
         def fits(made: Mapping[str, int], least: float = -1.0) -> bool:
@@ -403,7 +401,7 @@ class Shapes:
             return least <= moved <= BALANCED_FACTOR * self.cheap[0] and done <= self.most[1]
 
         length = next((1 << bits for bits in range(32) if not fits(sizes(2 << bits))), 1)
-        tried = [*(sizes(length, 0.7, 2.0) for _ in range(TRIES)), sizes(length)]
+        tried = [*(sizes(length, 1.5) for _ in range(TRIES)), sizes(length)]
         allowed = (one for one in tried if all(self._holds(text, one, types) for text in self._required))
         return next((one for one in allowed if fits(one, least=1.0)), None)
 
