@@ -169,10 +169,9 @@ class _Floats:
         return (self.smallest * self.rng.uniform(-1, 1, self.count)).astype(self.precision)
 
     def signed_zeros(self) -> NDArray[Any]:
-        """Zeros of either sign, and in half of the cases a share of other elements between them."""
+        """Zeros of either sign, and few or many other elements between them."""
         zeros = self.rng.choice(np.array([-0.0, 0.0], self.precision), size=self.count)
-        share = self.between(*NONZERO) if self.rng.random() < 0.5 else 0.0
-        return np.where(self.rng.random(self.count) < share, self.as_declared(), zeros)
+        return np.where(self.rng.random(self.count) < self.between(*NONZERO), self.as_declared(), zeros)
 
     def edges(self) -> NDArray[Any]:
         """Each special value on an equal part of a share of the elements: one is drawn over those before it, so the
