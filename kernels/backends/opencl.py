@@ -309,8 +309,13 @@ class OpenclDevice(Device):
         most = self._device.max_mem_alloc_size
         if nbytes > most:
             raise OutOfDeviceMemory(f"a buffer of {nbytes} bytes was asked for; the device allows {most}")
+        flags, pages = self._cl.mem_flags.READ_WRITE, None
+        if self.limits.kind == "cpu":  # a driver's own memory begins a little behind a page
+            pages = np.empty(nbytes + mmap.PAGESIZE, np.uint8)
+            pages = pages[-pages.ctypes.data % mmap.PAGESIZE :][:nbytes]
+            flags |= self._cl.mem_flags.USE_HOST_PTR
         with self.guarded():
-            return self._cl.Buffer(self._context, self._cl.mem_flags.READ_WRITE, nbytes)
+            return self._cl.Buffer(self._context, flags, nbytes, hostbuf=pages)
 
     def write(self, buffer: Any, data: NDArray[np.uint8], offset: int = 0) -> None:
         with self.guarded():

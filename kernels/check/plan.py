@@ -31,6 +31,8 @@ MAX_STEPS, DRAWS_PER_STEP = 320, 2
 LONG_STEPS = 2
 """Further steps in which a size is as long as `LONG_FACTOR` times the usual limits allow, for each such size."""
 LONG_FACTOR = {"gpu": 12.0, "cpu": 4.0}
+BALANCED_FACTOR = 12.0
+"""Bytes of a step in which all sizes are long, as a multiple of the usual limit: most workloads of callers are so."""
 MOST_SHARE = 0.3
 """Share of the steps that may need as much as the task's smallest workload, where that is more."""
 MAX_POWER = 256
@@ -39,6 +41,8 @@ SIZE_KINDS = 1 + int(math.log2(MAX_POWER)) + 2
 """The powers up to it, sizes beside any power of two, and sizes beside the task's own."""
 STRATA = 16
 """Parts of the logarithm of a size's range: each kind comes once in each of them before any comes again."""
+TIED_SHARE = 1 / 8
+"""Share of the sizes that are first tried as another one, its double or its half."""
 TRIES, ATTEMPTS = 24, 2
 """Drawn values of a size, and drawn sets of sizes, until one fits the task and the limits."""
 MAX_FAILED = 40
@@ -61,15 +65,15 @@ SMALL_BYTES = 1e6
 STEPS_ON_TUNED = 6
 """Drawn contents with which the smallest tuned workload is checked too: their effect grows with the size."""
 UNINFORMATIVE = frozenset(
-    ("zeros", "signed_zeros", "ties", "constant", "edges", "infinities", "masked", "prefix", "nans")
+    ("zeros", "signed_zeros", "ties", "constant", "edges", "infinities", "masked", "hidden", "nans")
 )
 """Kinds of contents under which a result may be undefined, or the same as without any arithmetic."""
 MAX_UNINFORMATIVE_RESULTS = 16
 """Elements of the largest output up to which such contents say too little, so that the task's own are used too."""
 MAX_SOURCE_SIZE_STEPS = 96
 """Steps on sizes that a source names, for each combination of types."""
-MIN_SOURCE_SIZE = 8
-"""Smaller sizes are drawn often."""
+MIN_SOURCE_SIZE, MAX_MULTIPLE = 8, 8
+"""Smaller sizes are drawn often, and remainders of larger ones found in the first multiples."""
 MAX_COVERAGE_STEPS = 64
 """Steps on further sizes for a candidate of which some lines have not run, for each combination of types."""
 MAX_NEIGHBOUR_STEPS = 12
@@ -77,10 +81,11 @@ MAX_NEIGHBOUR_STEPS = 12
 MAX_NEIGHBOUR_BYTES = {"gpu": 256e6, "cpu": 8e6}
 """Array bytes of such a shape."""
 Option = TypeVar("Option")
-REACHING_SEED, SECOND_SEED = 104_729, 7919
+REACHING_SEED, SECOND_SEED, BALANCED_SEED = 104_729, 7919, 3
 SCALARS: tuple[Callable[[float, np.random.Generator], float], ...] = (
     lambda own, rng: -own,
     lambda own, rng: 0.0,
+    lambda own, rng: 1.0,
     lambda own, rng: math.copysign(10 ** float(rng.uniform(-12, -1)), own),
     lambda own, rng: math.copysign(float(rng.uniform(0, 2)), own) + own,
     lambda own, rng: own * 10 ** float(rng.uniform(0, 3)),
@@ -105,12 +110,13 @@ class Step:
     @property
     def pairs(self) -> frozenset[object]:
         """The combinations in the step: all pairs of its sizes' remainders and magnitudes, types, kinds of contents and
-        changed scalars; and which array has which kind."""
+        changed scalars; which array has which kind; and which sizes are equal."""
         sizes, contents = self.workload.sizes.items(), self.contents
         factors: list[object] = [(name, math.gcd(size, MAX_POWER)) for name, size in sizes]
         factors += [(name, "magnitude", size.bit_length()) for name, size in sizes]
         factors += [tuple(self.workload.types.items()), *sorted(contents.kinds), *contents.scalars]
-        return frozenset((*itertools.combinations(factors, 2), *contents.arrays))
+        equal = [(one, other) for one, other in itertools.combinations(sizes, 2) if one[1] == other[1]]
+        return frozenset((*itertools.combinations(factors, 2), *contents.arrays, *equal))
 
     @property
     def places(self) -> frozenset[object]:
@@ -146,7 +152,7 @@ def plan(
     tuned = min([one for one in own if not one.held_out] or own, key=task.bytes_of)
     shapes = Shapes(task, limits, tuned, seed)
     steps = drawn_steps(shapes, unusable)
-    steps = _by_gain(shapes, steps + source_size_steps(shapes, source, steps))
+    steps = balanced_steps(shapes) + _by_gain(shapes, steps + source_size_steps(shapes, source, steps))
     steps += _on_one(task, tuned, seed)
     others = (one for one in sorted(own, key=task.bytes_of) if one != tuned and task.bytes_of(one) <= largest_bytes)
     return steps + [Step(workload, Contents(seed=seed)) for workload in others]
@@ -215,13 +221,12 @@ def _on_one(task: Task, workload: Workload, seed: int) -> list[Step]:
 def _contents(task: Task, rng: np.random.Generator, seed: int) -> Contents:
     """Drawn contents: in half of the cases one array has a kind of its own among plain ones, which show its
     effect; else all arrays have one kind, or each its own."""
-    kinds, arrays = kinds_of(task), [one.name for one in task.arguments if one.role in ("in", "inout")]
-    how, change, kind = rng.random(), _any_of(CHANGES, rng), _any_of(kinds, rng)
-    plain = [one for one in PLAIN if one in kinds]
+    arrays = {one.name: kinds_of(task, one) for one in task.arguments if one.role in ("in", "inout")}
+    how, change, kinds = rng.random(), _any_of(CHANGES, rng), kinds_of(task)
     if len(arrays) < 2 or how < 0.25:
-        return Contents(kind, seed, change)
-    single = _any_of(arrays, rng)
-    of_each = {name: kind if name == single else _any_of(plain if how < 0.75 else kinds, rng) for name in arrays}
+        return Contents(_any_of(kinds, rng), seed, change)
+    single, plain = _any_of(list(arrays), rng), [one for one in PLAIN if one in kinds]
+    of_each = {name: _any_of(plain if name != single and how < 0.75 else own, rng) for name, own in arrays.items()}
     return Contents("task", seed, change, arrays=tuple(one for one in of_each.items() if one[1] != "task"))
 
 
@@ -272,6 +277,14 @@ def drawn_steps(shapes: Shapes, unusable: Collection[tuple[str, int]] = ()) -> l
     return chosen + list(rare.values()) + list(long.values())
 
 
+def balanced_steps(shapes: Shapes) -> list[Step]:
+    """For each combination of types a step in which all sizes are long, on contents that show something."""
+    rng = np.random.default_rng([shapes.seed, BALANCED_SEED])
+    made = [(shapes.balanced(rng, types), types) for types in shapes.types]
+    workloads = [resized(shapes.like, sizes, types, "balanced") for sizes, types in made if sizes is not None]
+    return [shapes.step(workload, turn) for turn, workload in enumerate(workloads)]
+
+
 def reaching_steps(
     task: Task, limits: DeviceLimits, like: Workload, types: Sequence[Mapping[str, str]], seed: int
 ) -> list[Step]:
@@ -301,15 +314,16 @@ def _near_steps(shapes: Shapes, types: Mapping[str, str]) -> list[Step]:
 
 
 def source_size_steps(shapes: Shapes, source: str, known: Collection[Step] = ()) -> list[Step]:
-    """Steps in which each size in turn is what `source` compares something with, and its neighbours, in each
+    """Steps in which each size in turn is what `source` compares something with, its neighbours and a multiple, in each
     combination of types; other sizes are drawn. known: steps that have some of these sizes already."""
     made: dict[str, Step] = {}
     met = {(one, tuple(step.workload.types.items())) for step in known for one in step.workload.sizes.items()}
     long, rng = [name for name in shapes.like.sizes if name in shapes.extents], np.random.default_rng([shapes.seed, 1])
     numbers = [number for number in source_integers(source) if number >= MIN_SOURCE_SIZE]
-    numbers = list(filter(shapes.allow_long, numbers))[: MAX_SOURCE_SIZE_STEPS // max(1, 3 * len(long))]
+    numbers = list(filter(shapes.allow_long, numbers))[: MAX_SOURCE_SIZE_STEPS // max(1, 4 * len(long))]
     for number in numbers:
-        for turn, (name, value) in enumerate(itertools.product(long, (number, number - 1, number + 1))):
+        beside = (number, number - 1, number + 1, number * int(rng.integers(2, MAX_MULTIPLE)))
+        for turn, (name, value) in enumerate(itertools.product(long, beside)):
             for types in shapes.types:
                 if ((name, value), tuple(types.items())) in met:
                     continue
@@ -374,6 +388,23 @@ class Shapes:
         self._failed += 1
         return None
 
+    def balanced(self, rng: np.random.Generator, types: Mapping[str, str]) -> dict[str, int] | None:
+        """Extents of about the same length, as long together as `BALANCED_FACTOR` allows, or equal powers of two; None
+        where the task allows neither."""
+
+        def sizes(length: int, most: float = 1.0) -> dict[str, int]:
+            drawn = {name: int(length * rng.uniform(1, most)) for name in sorted(self.extents)}
+            return {name: drawn.get(name, size) for name, size in self.like.sizes.items()}
+
+        def fits(made: Mapping[str, int], least: float = -1.0) -> bool:
+            moved, done = self._cost(made, types)
+            return least <= moved <= BALANCED_FACTOR * self.cheap[0] and done <= self.most[1]
+
+        length = next((1 << bits for bits in range(32) if not fits(sizes(2 << bits))), 1)
+        tried = [*(sizes(length, 1.5) for _ in range(TRIES)), sizes(length)]
+        allowed = (one for one in tried if all(self._holds(text, one, types) for text in self._required))
+        return next((one for one in allowed if fits(one, least=1.0)), None)
+
     def sizes_elsewhere(self, rng: np.random.Generator, visited: Collection[object]) -> Iterator[tuple[str, int]]:
         """A drawn size in each place (see `Step.places`) of a size that may be long which is not `visited`."""
         for name in sorted(self.extents):
@@ -407,6 +438,9 @@ class Shapes:
                     place = self._place(rng, "")
                 tied = attempt >= TRIES // 2
                 size = self._proposed(rng, name, sizes, most, place, tied=tied)
+                if attempt == 0 and name != first and name in self.extents and rng.random() < TIED_SHARE:
+                    other = _any_of([sizes[one] for one in sizes if one in self.extents], rng)
+                    size = _any_of([other, other, 2 * other, max(1, other // 2)], rng)
                 proposed = smallest | sizes | {name: size}
                 if not all(self._holds(text, proposed, types) for text in decided):
                     continue

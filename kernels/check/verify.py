@@ -31,10 +31,10 @@ from tunesmith.kernels.spec.template import BACKENDS, Config, Template
 
 SETS = (2, 5)
 """Smallest and largest number of sets of buffers; the number is drawn for each step."""
-ALIGNMENT = 16
-"""Bytes; arrays start at any multiple that the device allows."""
-CROSSING_SHARE = 1 / 8
-"""Share of the steps in which an array lies across a multiple of 4 GiB."""
+ALIGNMENT, PAGE = 16, 4096
+"""Bytes; arrays start at any multiple of the former that the device allows, or all of them with a page."""
+PAGE_SHARE, CROSSING_SHARE = 1 / 8, 1 / 8
+"""Share of the steps in which arrays start with a page, and in which one lies across a multiple of 4 GiB."""
 REPEATS = 3
 """Launches on the same contents that are compared bit by bit."""
 MANY_REPEATS = 24
@@ -154,7 +154,7 @@ def prepare_step(
             max_bytes=max_bytes,
             contents=step.contents,
             max_sets=int(np.random.default_rng().integers(SETS[0], SETS[1] + 1)),
-            alignment=ALIGNMENT,
+            alignment=PAGE if np.random.default_rng().random() < PAGE_SHARE else ALIGNMENT,
             prepared=prepared,
             crossing=bool(np.random.default_rng().random() < CROSSING_SHARE),
         )

@@ -15,20 +15,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tunesmith.kernels.spec.dtypes import DTYPES, DataType
-from tunesmith.kernels.spec.task import ORDERED, Fill, Special, Task, Workload
+from tunesmith.kernels.spec.task import ORDERED, Argument, Fill, Special, Task, Workload
 
 RANDOM_BLOCK = (1 << 22) - 3
 """Elements drawn at random; larger arrays hold further copies, each turned by an offset of its own (`spread`)."""
 OUTLIERS, SPARSE, MASKED, EDGES = (2.0**-10, 2.0**-3), (2.0**-12, 2.0**-6), (0.1, 0.7), (0.3, 0.95)
-"""Least and largest share of elements that are outliers, infinite or NaN, masked, or one of the special values."""
+NONZERO = (2.0**-9, 0.75)
+"""Least and largest share of elements that are outliers, infinite or NaN, masked, one of the special values, or not
+zero among zeros."""
+COUNTED_BITS = (1, 4, 8, 16, 20)
+"""Bits of whole numbers, such as those of a mask, a pixel or an index."""
+MAX_PATTERNS = 4
+"""Rows of which others repeat a stretch."""
 MASK_LENGTH = 12
 """Mean length of a run of masked elements."""
 SORTED_RUN = 4096
 """Elements that are sorted at most: partial sums of sorted terms grow with their number, and with them the bits that
 tensor cores cut off, whose error grows with its square."""
 HEADROOM = 0.25
-"""Largest share of the type's range in "prefix" and "exponents": a sum of two, which a kernel may round to the type,
-does not overflow."""
+"""Largest share of the type's range in "hidden", "counts" and "exponents": a sum of two, which a kernel may round to
+the type, does not overflow."""
 LARGEST = 1e15
 """The largest magnitude there: beyond it sums of squares overflow in float32, where the reference is finite, and each
 right kernel makes an infinity or a NaN of its own."""
@@ -101,9 +107,13 @@ class _Floats:
         drawn[at] = (sizes * self.scale).astype(self.precision)
         return drawn
 
+    def rows_of(self, values: NDArray[Any]) -> NDArray[Any]:
+        """The whole rows of `values`, which they are a view of."""
+        return values[: self.count // self.row * self.row].reshape(-1, self.row)
+
     def in_rows(self, values: NDArray[Any], chosen: NDArray[np.intp], value: Any) -> NDArray[Any]:
         """`values` with `value` in the columns `chosen` of every row, or, where it is two-dimensional, of each."""
-        rows = values[: self.count // self.row * self.row].reshape(-1, self.row)
+        rows = self.rows_of(values)
         np.put_along_axis(rows, np.broadcast_to(chosen, (len(rows), chosen.shape[-1])), value, axis=1)
         return values
 
@@ -113,18 +123,36 @@ class _Floats:
         return self.in_rows(self.as_declared(), chosen, self.sign() * self.between(16, 4096) * self.scale)
 
     def peak(self) -> NDArray[Any]:
-        """Equal elements but for one in each row, which is larger."""
+        """Equal elements but for one to three in each row, which are larger, and equal."""
         level, rows = self.sign() * self.few_bits() * self.scale, max(1, self.count // self.row)
-        chosen = self.rng.integers(self.row, size=(rows, 1))
+        chosen = self.rng.integers(self.row, size=(rows, int(self.rng.integers(1, 4))))
         return self.in_rows(
             self.constant(self.mean + level), chosen, self.mean + level + self.between(1, 200) * self.scale
         )
 
-    def prefix(self) -> NDArray[Any]:
-        """A masked beginning of each row, of very large negative numbers."""
-        chosen = np.arange(int(self.rng.integers(1, self.row + 1)))
+    def stretch(self, value: Any = None) -> NDArray[Any]:
+        """As declared, but for a stretch of all rows or of half of them: the beginning, the end, another part or the
+        whole holds `value`, or, without one, what one of the first rows has there."""
+        drawn = self.as_declared()
+        rows, (first, last) = self.rows_of(drawn), np.sort(self.rng.integers(self.row, size=2))
+        part = slice(first if self.rng.random() < 0.5 else 0, last + 1 if self.rng.random() < 0.5 else self.row)
+        part = part if value is not None or self.rng.random() < 0.5 else slice(0, self.row)
+        some = part == slice(0, self.row) or self.rng.random() < 0.5
+        chosen = np.flatnonzero(self.rng.random(len(rows)) < (0.5 if some else 1.0))
+        patterns = rows[self.rng.integers(min(len(rows), MAX_PATTERNS), size=chosen.size), part] if len(rows) else 0
+        rows[chosen, part] = patterns if value is None else value
+        return drawn
+
+    def hidden(self) -> NDArray[Any]:
+        """A stretch of very large negative numbers."""
         most = min(LARGEST, HEADROOM * DTYPES[self.dtype].finite[1])
-        return self.in_rows(self.as_declared(), chosen, -self.between(min(1e4, most / 2), most))
+        return self.stretch(-self.between(min(1e4, most / 2), most))
+
+    def counts(self) -> NDArray[Any]:
+        """Whole numbers, from zero on or of either sign."""
+        most = min(1 << int(self.rng.choice(COUNTED_BITS)), int(HEADROOM * DTYPES[self.dtype].finite[1]) + 1)
+        least = 1 - most if self.rng.random() < 0.25 else 0
+        return self.rng.integers(least, most, self.count).astype(self.precision)
 
     def exponents(self) -> NDArray[Any]:
         """All magnitudes alike, up to `LARGEST` and the type's, or of a part around the declared scale."""
@@ -141,11 +169,9 @@ class _Floats:
         return (self.smallest * self.rng.uniform(-1, 1, self.count)).astype(self.precision)
 
     def signed_zeros(self) -> NDArray[Any]:
-        """Zeros of either sign, and in half of the cases other elements between them."""
+        """Zeros of either sign, and few or many other elements between them."""
         zeros = self.rng.choice(np.array([-0.0, 0.0], self.precision), size=self.count)
-        return (
-            zeros if self.rng.random() < 0.5 else np.where(self.rng.random(self.count) < 0.5, zeros, self.as_declared())
-        )
+        return np.where(self.rng.random(self.count) < self.between(*NONZERO), self.as_declared(), zeros)
 
     def edges(self) -> NDArray[Any]:
         """Each special value on an equal part of a share of the elements: one is drawn over those before it, so the
@@ -156,13 +182,13 @@ class _Floats:
         often = (Special(value=one.value, fraction=share) for one, share in zip(special, shares, strict=True))
         return _with(tuple(often), self.as_declared(), self.rng)
 
-    def masked(self) -> NDArray[Any]:
+    def masked(self, value: float = -np.inf) -> NDArray[Any]:
         """As declared, but for whole runs of elements."""
         lengths = self.rng.geometric(1 / MASK_LENGTH, size=2 * (self.count // MASK_LENGTH) + 16)
         while lengths.sum() < self.count:
             lengths = np.concatenate([lengths, lengths])
         flags = np.repeat(self.rng.random(lengths.size) < self.between(*MASKED), lengths)[: self.count]
-        return np.where(flags, self.precision(-np.inf), self.as_declared())
+        return np.where(flags, self.precision(value), self.as_declared())
 
 
 KINDS: dict[str, Callable[[_Floats], NDArray[Any]]] = {
@@ -189,8 +215,11 @@ KINDS: dict[str, Callable[[_Floats], NDArray[Any]]] = {
     "edges": _Floats.edges,
     "infinities": lambda one: one.scattered(-np.inf, np.inf),
     "masked": _Floats.masked,
-    "prefix": _Floats.prefix,
-    "nans": lambda one: one.scattered(np.nan),
+    "hidden": _Floats.hidden,
+    "padding": lambda one: one.stretch(0.0),
+    "repeated": _Floats.stretch,
+    "counts": _Floats.counts,
+    "nans": lambda one: one.scattered(np.nan) if one.rng.random() < 0.5 else one.masked(np.nan),
 }
 """The kinds of contents, and how each is drawn for floats; docs/trust.md says what each is. Shares and magnitudes are
 drawn too."""
@@ -199,19 +228,19 @@ PLAIN = ("task", "normal", "uniform")
 DEFINED = frozenset((*PLAIN, "edges", "nans"))
 """Where a NaN of the reference counts as its result. Under other kinds a NaN comes of arithmetic that the task does not
 speak of, such as infinity less infinity, and an element that should be one may be anything."""
-HEAVY = frozenset(("outliers", "columns", "heavy_tails", "sorted", "exponents", "peak", "prefix"))
+HEAVY = frozenset(("outliers", "columns", "heavy_tails", "sorted", "exponents", "peak", "hidden"))
 """Where a few elements have the largest rounding errors, as large terms or partial sums happen to cancel: another order
 of a sum has several times the largest error, and so do tensor cores, which cut off the bits that an FMA rounds."""
-COMPARABLE = frozenset(KINDS) - HEAVY - {"ties", "constant", "tiny", "zeros", "signed_zeros"}
+COMPARABLE = frozenset(KINDS) - HEAVY - {"ties", "constant", "counts", "tiny", "zeros", "signed_zeros"}
 """Where the root mean square of the errors tells how precisely a kernel computes. Where terms are nearly equal, as are
 exponentials of tiny numbers, a sum rounds the same way again and again, and its error tells how the sum is ordered."""
-EQUAL = frozenset(("ties", "constant", "peak", "prefix", "zeros", "signed_zeros", "outliers", "columns"))
+EQUAL = frozenset(("ties", "constant", "peak", "hidden", "counts", "zeros", "signed_zeros", "outliers", "columns"))
 """Where terms of a sum are equal, or small beside a few others, so that a sum of one term after the other rounds the
 same way again and again."""
 INFINITE, EXTREME = frozenset(("infinities", "masked")), HEAVY | {"large", "shifted", "negative", "tiny", "subnormal"}
 """Kinds with infinities, and kinds beside which a kernel's factor of an infinity may be zero, where the reference's is
 tiny: it gives a NaN in place of an infinity."""
-WHOLE = ("task", "uniform", "large", "heavy_tails", "constant", "zeros", "sorted")
+WHOLE = ("task", "uniform", "large", "heavy_tails", "constant", "zeros", "counts", "sorted")
 """Kinds that differ for integers."""
 CHANGES = ("all", "rows", "few")
 
@@ -249,10 +278,10 @@ class Contents:
         return kinds + "".join(f", {name} = {value:g}" for name, value in self.scalars)
 
 
-def kinds_of(task: Task) -> tuple[str, ...]:
-    """The kinds that differ from the others for `task`. Whole numbers that are made of a NaN, by a comparison or a
-    conversion, are not defined: with such outputs there are none."""
-    arrays = [argument for argument in task.arguments if argument.role in ("in", "inout")]
+def kinds_of(task: Task, only: Argument | None = None) -> tuple[str, ...]:
+    """The kinds that differ from the others for `task`, or for one array of it. Whole numbers that are made of a NaN,
+    by a comparison or a conversion, are not defined: with such outputs there are none."""
+    arrays = [only] if only else [argument for argument in task.arguments if argument.role in ("in", "inout")]
     dtypes = {dtype for argument in arrays for dtype in task.types.get(argument.dtype, (argument.dtype,))}
     if not any(DTYPES[dtype].is_float for dtype in dtypes):
         return WHOLE if arrays else ("task",)
@@ -419,6 +448,15 @@ def _integers(
             return np.full(count, low + (high - low) * (3 + variant) // 5, storage)
         case "zeros":
             return np.full(count, max(low, min(0, high)), storage)
+        case "counts":
+            least = low if low > 0 or high < 0 else 0
+            most = min(high - least, (1 << int(rng.choice(COUNTED_BITS))) - 1)
+            values = rng.integers(most, size=count, endpoint=True).astype(storage)
+            values += np.array(least, storage)
+            return values
+        case "sorted" if high - low < EXACT and rng.random() < 0.5:
+            numbers = int(rng.integers(low, high, endpoint=True)) - low + np.arange(count, dtype=np.int64)
+            return (low + numbers % (high - low + 1)).astype(storage)
     if kind != "sorted" or whole:
         values = rng.integers(low, high, count, np.int64 if low < 0 else np.uint64, endpoint=True).astype(storage)
     return _sorted(values, row, variant) if kind == "sorted" else values

@@ -288,6 +288,18 @@ def share(flags: NDArray[np.bool_]) -> float:
     return float(flags.mean())
 
 
+def is_stretch(flags: NDArray[np.bool_]) -> bool:
+    """Whether the flags are one stretch of columns of some rows, and no other."""
+    rows = flags.reshape(64, 64)
+    columns = np.flatnonzero(rows.any(axis=0))
+    return 0 < share(flags) < 1 and bool((rows[rows.any(axis=1)].sum(axis=1) == np.ptp(columns) + 1).all())
+
+
+def second_often(column: NDArray[Any]) -> int:
+    """How often the value occurs that is the second most frequent."""
+    return int(np.sort(np.append(np.unique(column, return_counts=True)[1], 0))[-2])
+
+
 ONLY: dict[str, Callable[[NDArray[Any]], bool]] = {
     "task": lambda x: share(x == 0.5) > 0.9 and share(x == 7) > 0,
     "normal": lambda x: 0 < share(x == 7) < 0.1 and np.unique(x).size > 100 and x.min() < -2,
@@ -312,7 +324,10 @@ ONLY: dict[str, Callable[[NDArray[Any]], bool]] = {
     "edges": lambda x: share(x == 7) > 0.2,
     "infinities": lambda x: bool(np.any(x == np.inf)),
     "masked": lambda x: share(x == -np.inf) > 0.05,
-    "prefix": lambda x: bool((x.reshape(64, 64)[:, 0] < -9e3).all() and np.isfinite(x).all() and share(x < -9e3) < 1),
+    "hidden": lambda x: bool(np.isfinite(x).all()) and is_stretch(x < -9e3),
+    "padding": lambda x: is_stretch(x == 0),
+    "repeated": lambda x: np.unique(x).size > 100 and max(second_often(column) for column in x.reshape(64, 64).T) > 5,
+    "counts": lambda x: np.unique(x).size > 16 and bool((x == np.round(x)).all()),
     "nans": lambda x: bool(np.isnan(x).any()),
 }
 """For each kind of contents, data on which a kernel may be wrong and be so under no other kind."""
