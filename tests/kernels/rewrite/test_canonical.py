@@ -53,7 +53,10 @@ __device__ void swapped(float* x, const float* y, int n) {
 }
 __device__ void narrow(const float* x, float* y, short n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) y[i] = x[i];
-}"""
+}
+__device__ void by_reference(const float* x, float* y, int& n) { of_type(y, x, n); n = 3; }
+__device__ int seven = 7;
+__device__ void local(const float* x, float* into) { int n = 203; twice<float, 7>(x, into, n, seven); }"""
 CALLED = same(
     (LINE, XY, 203),
     [{"VEC": 4}, {"ITEMS": 4, "BLOCK": 128}],
@@ -64,7 +67,10 @@ CALLED = same(
     more=FUNCTIONS,
 )
 """A function that a kernel ends with, in its place."""
-NOT_CALLED = ("swapped(y, x, n);", "narrow(x, y, n);", "of_type(y, x, n); y[0] = 1;", "int i = 0; of_type(y, x, n);")
+NOT_CALLED = (
+    *("swapped(y, x, n);", "narrow(x, y, n);", "of_type(y, x, n); y[0] = 1;", "int i = 0; of_type(y, x, n);"),
+    *("by_reference(x, y, n);", "local(x, y);", "if (n > 3) of_type(y, x, n);"),
+)
 """Where names or types would mean something else, or more follows."""
 
 
@@ -157,34 +163,6 @@ def test_a_block_whose_threads_are_only_counted_has_one_axis(width: str) -> None
     ):
         body = OF_THREAD.replace("WIDTH", "blockDim.x") + IN_TURNS + more
         assert "BLOCK" not in template_of(kernel(body, WIDER, BLOCKS)).default_config
-
-
-INNER = """__device__ int seven = 7;
-template <class T, int F> __device__ void inner(const T* x, T* y, int n) {
-    int i = blockIdx.x * blockDim.x + threadIdx.x; T twice = F * x[i % n]; if (i >= n) return; y[i] = twice + y[i]; }
-__device__ void plain(int m, const float* from, float* into, float by) {
-    int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < m) into[i] = by * from[i] + into[i]; }
-__device__ void turned(float* x, const float* y, int n) { plain(n, y, x, 2); }
-__device__ void by_reference(const float* x, float* y, int& n) { plain(n, x, y, 2); n = 3; }
-__device__ void local(const float* x, float* into) { int n = 203; plain(n, x, into, seven); }"""
-
-
-@pytest.mark.parametrize(
-    ("body", "rewrites"),
-    [
-        ("inner<float, 2>(x, y, n);", {"VEC": 4}),
-        ("plain(n, x, y, 2.0f);", {"ITEMS": 4, "BLOCK": 128}),
-        ("turned(y, x, n);", {}),
-        ("by_reference(x, y, n);", {}),
-        ("local(x, y);", {}),
-        ("if (n > 3) plain(n, x, y, 2);", {}),
-        ("plain(n, x, y, 2); n = 3;", {}),
-    ],
-)
-def test_a_kernel_that_only_calls_a_function_has_its_body(body: str, rewrites: Config) -> None:
-    task = kernel(body, XY, LINE, INNER)
-    assert ("BLOCK" in template_of(task).default_config) is bool(rewrites)
-    require_equal(task, [rewrites])
 
 
 def test_an_element_whose_number_a_loop_declares_stays_in_memory() -> None:
