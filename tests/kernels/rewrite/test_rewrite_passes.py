@@ -576,6 +576,12 @@ INTERIOR = [
         "for (int k = 0; k < n; ++k) if (k <= c) s += a[r * n + k];",
         at=NEIGHBOURS,
     ),
+    # What an array holds is not read ahead of the guard.
+    *stays(
+        ("INTERIOR", SQUARE, OVER | {"at": ("in", "int32", "n")}),
+        "for (int k = 0; k < 3; ++k) if (at[r] + c + k >= 0) s += a[r * n + c];",
+        at=NEIGHBOURS,
+    ),
 ]
 INTERIOR_SAME = [
     *same(
