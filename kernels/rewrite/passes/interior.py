@@ -88,9 +88,7 @@ def _answer(
     for form, macro, text, value in answers:
         needs = [least for one in (form, *unsigned) for least in _least(facts, one, loops, middle)]
         numbers = [_value(facts, one, middle) for one in needs]
-        # What an array holds is read where the kernel reads it, behind its guards.
-        atoms = [facts.atoms[atom] for one in needs for atom in one.atoms if atom in facts.atoms]
-        known = all(subject.written(one) is not None for one in needs) and not any(one.memory for one in atoms)
+        known = all(subject.written(one) is not None for one in needs)
         if known and all(one is not None and one >= 0 for one in numbers) and any(map(facts.reach, needs)):
             name = subject.name(macro)
             if text is node:
@@ -134,7 +132,8 @@ def _scalars(subject: Subject, workload: Workload) -> dict[str, int]:
 
 
 def _value(facts: Facts, form: Form, known: Mapping[str, int]) -> int | None:
-    """The number that a form is with the known atoms; None where it has others."""
+    """The number that a form is with the known atoms; None where it has others, such as an element of an array, which
+    may not be read ahead of the kernel's guard."""
     total = 0
     for atoms, factor in form.terms:
         for atom in atoms:
