@@ -90,7 +90,8 @@ def _again(facts: Facts, rows: _Placed, outer: Loop) -> str:
         for one in facts.inside(loop.body):
             if one.written and one.root in facts.arrays and not one.atomic:
                 places = [place for place in rows[loop].get(one.root, []) if one in place.accesses]
-                if not places or places[0].rest.times(outer.atom).over(loop.bound) is None:
+                row = loop.bound * Form.number(places[0].record if places else 1)
+                if not places or places[0].rest.times(outer.atom).over(row) is None:
                     return f"other rounds of a loop may have the same elements of {one.root.name}"
     return ""
 

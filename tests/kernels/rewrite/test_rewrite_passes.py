@@ -88,6 +88,7 @@ KEPT_CONFIGS: list[Config] = [
     {"ROW_VEC": 4, "KEEP": 1, "LOADS": 1},
 ]
 # What depends on who has which element.
+HALF = TURNS.replace("< n", "< n / 2")
 ROW_LOOPS = stays(
     ("ROW_VEC", ROWS, {"y": ("inout", "float32", "n")}),
     f"{TURNS} y[i * 2] = 1;",
@@ -106,6 +107,7 @@ ROW_LOOPS = stays(
     part[threadIdx.x] = s; __syncthreads();
     if (threadIdx.x == 0) { for (int k = 1; k < 64; ++k) s += part[k]; y[blockIdx.x] = s; }""",
     f"for (int k = 0; k < 2; ++k) {{ {TURNS} y[k * n / 2 + i] += k; }}",
+    f"for (int k = 0; k < 2; ++k) {{ {HALF} {{ y[k * (n / 2) + 2 * i] = k; y[k * (n / 2) + 2 * i + 1] = k; }} }}",
     f"{TURNS} y[i] = __shfl_xor_sync(0xffffffffu, i, 1);",
 )
 ROW_LOOPS_SAME = [
@@ -140,7 +142,6 @@ ROW_LOOPS_SAME = [
         }}""",
     ),
 ]
-HALF = TURNS.replace("< n", "< n / 2")
 PAIRS = "const int at = blockIdx.x * n + i / 6 * 12 + i % 6; y[at] = x[at] - x[at + 6]; y[at + 6] = x[at + 6] + x[at];"
 RECORD = "const int at = blockIdx.x * n + 2 * i; y[at + 1] = x[at] - x[at + 1]; y[at] = 2 * x[at];"
 LANE = "const int w = threadIdx.x / 32, l = threadIdx.x % 32; for (int i = l; i < n; i += 32)"
