@@ -151,7 +151,8 @@ def _value(facts: Facts, form: Form, known: Mapping[str, int]) -> int | None:
 def _change(subject: Subject, answers: list[_Answer]) -> Change:
     name, body, inside = (subject.name(one) for one in ("INTERIOR", "body", "is_interior"))
     needs = dict.fromkeys(subject.written(form) for one in answers for form in one.needs)
-    test = " && ".join(f"{one} >= 0" for one in needs)
+    # A coordinate without a sign would take it from the whole sum.
+    test = " && ".join(f"({subject.wide})({one}) >= 0" for one in needs)
     opens = f"""#if {name} > 0
 const auto {body} = [&](auto {inside}_kind) {{
 constexpr bool {inside} = decltype({inside}_kind)::value;

@@ -601,6 +601,13 @@ INTERIOR_SAME = [
         at=NEIGHBOURS,
     ),
     *same(
+        (LINE, X | Y, 203),
+        [{"INTERIOR": 1}, {"INTERIOR": 1, "VEC": 4}],
+        """const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; if (i >= n) return;
+        float s = 0; for (int k = 1; k < 4; ++k) s += i < n - k ? x[i + k] : 0.0f;
+        y[i] = s;""",
+    ),
+    *same(
         (STEPS, SIGNAL, 37),
         [{"INTERIOR": 1, "WALK": 4}, {"INTERIOR": 1, "VEC": 4}],
         "for (int k = 0; k < 4; ++k) { int from = step - 3 + k; if (from >= 0) s += x[from * 40 + ch] / (k + 1); }",
