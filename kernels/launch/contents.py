@@ -24,7 +24,7 @@ NONZERO = (2.0**-9, 0.75)
 """Least and largest share of elements that are outliers, infinite or NaN, masked, one of the special values, or not
 zero among zeros."""
 COUNTED_BITS = (1, 4, 8, 16, 20)
-"""Bits of whole numbers, such as those of a mask, a pixel or an index."""
+"""Bits of whole numbers: of a mask, of pixels, of indices."""
 MAX_PATTERNS = 4
 """Rows of which others repeat a stretch."""
 MASK_LENGTH = 12

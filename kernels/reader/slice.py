@@ -384,7 +384,7 @@ def _kernel(reached: _Reached, kernel: _Declared, types: dict[str, str]) -> str:
 
 
 def _usings(reached: _Reached) -> Iterator[tuple[str, int, str]]:
-    """`using` for the namespaces that are left, and for what is kept of others."""
+    """The `using` directives of namespaces that stay, and declarations of names that stay of other namespaces."""
     unit = reached.unit
     own = {"::".join(one.scope[: at + 1]) for one in reached.kept.values() for at in range(len(one.scope))}
     used = {"cooperative_groups"} if any("cooperative" in one for one in reached.sections) else set()

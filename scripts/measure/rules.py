@@ -77,7 +77,7 @@ class Search:
         ]
 
     def measure(self, configs: list[Config], until: float) -> None:
-        """Measures those that were not yet measured, in order, and notes the best by the product of the times."""
+        """Measures new configurations in order, and notes the best by the product of its times."""
         fresh = [one for one in configs if config_key(one) not in self.seen and config_key(one) not in self.failed]
         for config, candidate in zip(fresh, self.candidates(self.template, fresh), strict=True):
             if time.monotonic() > until and self.best is not None:
@@ -112,7 +112,7 @@ class Search:
 def measured(
     task: Task, bench: Bench, pool: ProcessPoolExecutor, roofs: Roofline, seconds: float, without: bool
 ) -> dict[str, Any]:
-    """The row of a task: its gain, the winner, and what it would gain without each of its parameters."""
+    """The row of a task: its gain, the winner, and the gain without each of the winner's parameters."""
     made, own = rewrite(task, "cuda"), task.sources("cuda").templates
     template = own[0] if own else made.template
     if template is None:
