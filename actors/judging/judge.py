@@ -79,7 +79,7 @@ QUICK = Precision(target=0.02, max_samples=20, budget_seconds=0.1)
 MAX_CLASSES = 64
 """Combinations of types and classes of arguments, each machine code of its own, that a verdict compiles beside
 those of the task's workloads. A Triton kernel whose sizes are constants has one for each size."""
-MAX_COMPILERS = 8
+MAX_COMPILERS = 16
 """Processes that compile a candidate's classes of sizes."""
 OUT_OF_MEMORY = "catastrophic error: out of memory"
 """NVRTC's message when it notices its memory bound itself."""
@@ -295,8 +295,8 @@ class _Judgement:
         lock = options.lock or lock_of(examiners[0])
         stack.callback(lock.release)
         self._folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tunesmith-")))
-        # Triton compiles a kernel for each class of sizes, about twenty in a verdict, at a second each.
-        many = max(1, (os.cpu_count() or 1) // 2) if BACKENDS[limits.backend].python else 1
+        # Steps wait for Triton's kernels: one for each class of sizes, about twenty in a verdict, at a second each.
+        many = (os.cpu_count() or 1) if BACKENDS[limits.backend].python else 1
         self._compilers = [Isolated("compile", CompileWorker, limits, index) for _ in range(min(many, MAX_COMPILERS))]
         for compiler in self._compilers:
             stack.enter_context(compiler)

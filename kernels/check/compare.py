@@ -1,25 +1,28 @@
 """Is the output right? Compares one set of buffers after a launch with the reference, and with its contents before.
 
-Nearly all checks find nothing wrong. So `FusedCheck` goes first, whose kernels read everything once; array operations,
-with some thirty passes and ten round trips to the device, then find and name whatever is not right. Every block adds
-its part up in a fixed order in a place of its own, so that the same contents give the same figures.
+Nearly all checks find nothing wrong. So `FusedCheck` goes first, whose kernels read everything once, on the device; the
+host then finds and names whatever is not right, with NumPy: the first reduction of each kind in CuPy would take six
+seconds to compile. Every block adds its part up in a fixed order in a place of its own, so that the same contents give
+the same figures.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.backends import BoundLaunch, Device, DeviceError, open_compiler
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.launch.buffers import RED_ZONE, Slot, WorkloadData
+from tunesmith.kernels.launch.reference import on_host
 from tunesmith.kernels.outcome import WrongResult, versus
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Geometry, Tolerance
@@ -73,7 +76,8 @@ _REDUCE = f"""
 _COMPARE = (
     """
 KERNEL compare(GLOBAL const ELEMENT* got, GLOBAL const double* expected, GLOBAL double* figures, wide part,
-               wide count, double rtol, double atol, double edge, double allowed) {
+               GLOBAL const byte* before, wide written, wide count,
+               double rtol, double atol, double edge, double allowed) {
     double most = 0.0, sum = 0.0, bad = 0.0;
     for (wide i = FIRST; i < count; i += STEP) {
         const double x = VALUE(got[i]), y = expected[i];
@@ -81,6 +85,12 @@ KERNEL compare(GLOBAL const ELEMENT* got, GLOBAL const double* expected, GLOBAL 
         same = same || (isinf(x) && fabs(y) >= edge && (x > 0.0) == (y > 0.0));
         double share = same ? 0.0 : fabs(x - y) / (atol + rtol * fabs(y));
         if (isnan(share)) share = 1.0 / 0.0;
+        if (written && isnan(y)) {
+            const wide width = sizeof(ELEMENT);
+            int kept = 1;
+            for (wide at = i * width; at < (i + 1) * width; ++at) kept &= ((GLOBAL const byte*)got)[at] == before[at];
+            if (kept) share = 1.0 / 0.0;
+        }
         most = fmax(most, share);
         sum += share * share;
         bad += !(share <= allowed);
@@ -88,7 +98,8 @@ KERNEL compare(GLOBAL const ELEMENT* got, GLOBAL const double* expected, GLOBAL 
 """
     + _REDUCE
 )
-"""As `tunesmith.kernels.check.compare.deviation`, an element at a time; `edge` is infinite where there is none."""
+"""As `tunesmith.kernels.check.compare.deviation`, an element at a time; `edge` is infinite where there is none. Where
+`written` is set, a NaN is wrong whose bytes are those from before the launch."""
 _UNCHANGED = (
     """
 typedef struct { wide low, high; } Pair;
@@ -119,26 +130,33 @@ class FusedCheck:
         self._figures = device.allocate(8)
         self._parts = 0
 
-    def passes(self, data: WorkloadData, index: int, allowed: Mapping[str, float]) -> dict[str, Deviation] | None:
-        """The deviations of the outputs of set `index` after a launch, as `measure_set`; None if anything is wrong."""
-        outputs = [place for place in data.places if place.argument.role != "in"]
-        # All bytes of a set outside of the outputs must be unchanged.
-        ranges = data.between(outputs)
-        if (parts := len(ranges) + len(outputs)) > self._parts:
-            self._parts, self._figures = parts, self._device.allocate(8 * parts * self._blocks * FIGURES)
-        after, before = data.set_buffer(index), data.set_buffer(index, pristine=True)
+    def differ(self, first: object, second: object, ranges: Sequence[tuple[int, int]]) -> bool:
+        """Whether two buffers differ in a byte of `ranges`, each from its first byte to its end."""
+        self._require_parts(len(ranges))
         for part, (begin, end) in enumerate(ranges):
-            self._run(UNCHANGED, part, after, before, np.int64(begin), np.int64(end))
-        for part, place in enumerate(outputs, len(ranges)):
+            self._run(UNCHANGED, part, first, second, np.int64(begin), np.int64(end))
+        return bool(self._found(len(ranges))[..., 2].any())
+
+    def deviations(self, data: WorkloadData, index: int, allowed: Mapping[str, float]) -> dict[str, Deviation]:
+        """The deviations, as of `measure_set`, of those outputs of set `index` in which no element is wrong."""
+        outputs = data.outputs
+        self._require_parts(len(outputs))
+        for part, place in enumerate(outputs):
             self._compare(data, index, place, part, allowed.get(place.argument.name, 1.0))
-        found = self._device.read(self._figures).view(np.float64).reshape(-1, self._blocks, FIGURES)
-        if found[:parts, :, 2].any():
-            return None
-        deviations = {}
-        for place, figures in zip(outputs, found[len(ranges) :], strict=False):
-            rms = math.sqrt(float(figures[:, 1].sum()) / math.prod(place.shape))
-            deviations[place.argument.name] = Deviation(float(figures[:, 0].max()), rms)
-        return deviations
+        right = {}
+        for place, figures in zip(outputs, self._found(len(outputs)), strict=True):
+            if not figures[:, 2].any():
+                rms = math.sqrt(float(figures[:, 1].sum()) / math.prod(place.shape))
+                right[place.argument.name] = Deviation(float(figures[:, 0].max()), rms)
+        return right
+
+    def _require_parts(self, parts: int) -> None:
+        if parts > self._parts:
+            self._parts, self._figures = parts, self._device.allocate(8 * parts * self._blocks * FIGURES)
+
+    def _found(self, parts: int) -> NDArray[np.float64]:
+        """The figures of each part's blocks."""
+        return self._device.read(self._figures).view(np.float64).reshape(-1, self._blocks, FIGURES)[:parts]
 
     def _compare(self, data: WorkloadData, index: int, place: Slot, part: int, allowed: float) -> None:
         if place.dtype not in self._kernels:
@@ -150,7 +168,8 @@ class FusedCheck:
         figures = np.array([tolerance.rtol, tolerance.atol, edge, allowed])
         count = np.int64(math.prod(place.shape))
         got, expected = data.view(place, index), data.expected_buffer(index, place.argument.name)
-        self._run(place.dtype, part, got, expected, count, *figures)
+        before, written = data.view(place, index, pristine=True), np.int64(_must_be_written(data, place))
+        self._run(place.dtype, part, got, expected, before, written, count, *figures)
 
     def _run(self, kernel: str, part: int, first: object, second: object, *rest: object) -> None:
         arguments = (first, second, self._figures, np.int64(part * self._blocks * FIGURES), *rest)
@@ -277,74 +296,65 @@ def measure_set(
     the task does not define a NaN, anything may then stand in its place, and a NaN in the rest of its row: arithmetic
     on infinities spreads within a sum as it is ordered. Beside extreme contents, a NaN may also stand in the place of
     an infinity."""
-    quick = fused_check(data.device)
-    found: WrongResult | dict[str, Deviation] | None = quick.passes(data, index, allowed or {}) if quick else None
-    if found is None:
-        found = _measure_slowly(data, index, allowed or {})
-    may_differ = lenient or not data.task.reference
-    if may_differ and isinstance(found, WrongResult) and found.reason in ("mismatch", "unwritten"):
-        found = _measure_slowly(data, index, allowed or {}, data.slack(index, lenient=lenient))
-    return found if isinstance(found, WrongResult) else _unwritten_nan(data, index) or found
-
-
-def _unwritten_nan(data: WorkloadData, index: int) -> WrongResult | None:
-    """Outputs hold a NaN that no arithmetic makes before a launch: found where a NaN should be, it was not written."""
-    if not data.nan_is_defined:
-        return None
-    for place in (one for one in data.places if one.argument.role == "out"):
-        positions, width = data.expected_nans(index, place.argument.name), DTYPES[place.dtype].size
-        if width == 1 or not positions.size:  # 8 bits leave no room for NaNs of different bits
-            continue
-        after, before = (data.set_array(index, pristine=kept)[place.bytes] for kept in (False, True))
-        same = (after.reshape(-1, width)[positions] == before.reshape(-1, width)[positions]).all(axis=1)
-        if bool(same.any()):
-            return _mismatch(data, place, index, int(positions[int(same.argmax())]), math.nan, int(same.sum()))
-    return None
-
-
-def warm_up(data: WorkloadData) -> None:
-    """Has the check's kernels compiled and loaded, so that no visit's time pays for it."""
-    if (quick := fused_check(data.device)) is not None:
-        quick.passes(data, 0, {})
-
-
-def _measure_slowly(
-    data: WorkloadData, index: int, allowed: Mapping[str, float], slack: Mapping[str, Any] | None = None
-) -> WrongResult | dict[str, Deviation]:
-    """`measure_set` by array operations, which name the first error and its place."""
-    after, before = data.set_array(index), data.set_array(index, pristine=True)
-    if (wrong := _changed_beside_outputs(after, before, data)) is not None:
+    allowed = allowed or {}
+    if (wrong := _changed_beside_outputs(data, index)) is not None:
         return wrong
-    deviations = {}
-    for place in (place for place in data.places if place.argument.role != "in"):
+    quick = fused_check(data.device)
+    right = quick.deviations(data, index, allowed) if quick else {}
+    deviations, may_differ = dict[str, Deviation](), lenient or not data.task.reference
+    for place in data.outputs:
         name = place.argument.name
-        found = _compare(data, place, index, allowed.get(name, 1.0), None if slack is None else slack[name])
+        limit = allowed.get(name, 1.0)
+        found = right.get(name) or _compare(data, place, index, limit)
+        if may_differ and isinstance(found, WrongResult):
+            found = _compare(data, place, index, limit, data.slack(index, lenient=lenient)[name])
         if isinstance(found, WrongResult):
             return found
         deviations[name] = found
     return deviations
 
 
+def _must_be_written(data: WorkloadData, place: Slot) -> bool:
+    """Whether a NaN that stands in an output as before the launch is wrong where a NaN is expected: outputs hold one
+    that no arithmetic makes. 8 bits leave no room for NaNs of different bits."""
+    return data.nan_is_defined and place.argument.role == "out" and DTYPES[place.dtype].size > 1
+
+
+def warm_up(data: WorkloadData) -> None:
+    """Has the check's kernels compiled and loaded, so that no visit's time pays for it."""
+    if (quick := fused_check(data.device)) is not None:
+        quick.deviations(data, 0, {})
+
+
+def differ(device: Device, first: Any, second: Any, ranges: Sequence[tuple[int, int]]) -> bool:
+    """Whether two buffers differ in a byte of `ranges`, each from its first byte to its end."""
+    if (quick := fused_check(device)) is not None:
+        return quick.differ(first, second, ranges)
+    one, other = device.read(first), device.read(second)
+    return any(bool((one[begin:end] != other[begin:end]).any()) for begin, end in ranges)
+
+
 def check_surroundings(data: WorkloadData, launched: Set[int]) -> WrongResult | None:
     """Whether launches on the sets `launched` left inputs and red zones of these, and the other sets, alone."""
     for index in range(data.sets):
-        after, before = data.set_array(index), data.set_array(index, pristine=True)
-        if bool((after == before).all()):
-            continue
-        if index not in launched:
+        if index in launched:
+            if (wrong := _changed_beside_outputs(data, index)) is not None:
+                return wrong
+        elif differ(data.device, *data.before_and_after(index), [(0, data.set_bytes)]):
             detail = "a launch changed memory that belongs to the arrays of another launch"
             return WrongResult("out_of_bounds_write", data.places[0].argument.name, detail)
-        if (wrong := _changed_beside_outputs(after, before, data)) is not None:
-            return wrong
     return None
 
 
-def _changed_beside_outputs(after: Any, before: Any, data: WorkloadData) -> WrongResult | None:
-    """Whether a byte outside of the arrays has changed, and by which array it lies, or an input."""
+def _changed_beside_outputs(data: WorkloadData, index: int) -> WrongResult | None:
+    """Whether a byte outside of the arrays of a set has changed, and by which array it lies, or an input."""
+    if not differ(data.device, *data.before_and_after(index), data.between(data.outputs)):
+        return None
+    before, after = (data.device.read(buffer) for buffer in data.before_and_after(index))
     ordered = sorted(data.places, key=lambda place: place.offset)
     for number, (begin, end) in enumerate(data.between(ordered)):
         changed = after[begin:end] != before[begin:end]
-        if bool(changed.any()):
+        if changed.any():
             at = begin + int(changed.argmax())
             behind = number > 0 and (number == len(ordered) or at - begin < RED_ZONE)
             name = ordered[number - 1 if behind else number].argument.name
@@ -352,51 +362,67 @@ def _changed_beside_outputs(after: Any, before: Any, data: WorkloadData) -> Wron
             return WrongResult("out_of_bounds_write", name, f"the kernel wrote {where} {name}")
     for place in data.places:
         name = place.argument.name
-        if place.argument.role == "in" and not bool((after[place.bytes] == before[place.bytes]).all()):
+        if place.argument.role == "in" and (after[place.bytes] != before[place.bytes]).any():
             return WrongResult("input_modified", name, f"{name} is declared `in`, but the kernel changed it")
     return None
 
 
-def _compare(data: WorkloadData, place: Slot, index: int, allowed: float, slack: Any = None) -> WrongResult | Deviation:
-    xp, name, dtype = data.device.xp, place.argument.name, DTYPES[place.dtype]
-    raw = data.device.array(data.view(place, index), place.dtype)
-    expected, tolerance = data.expected_of(index)[name], data.task.tolerance_of(place.dtype, name)
+def _compare(
+    data: WorkloadData, place: Slot, index: int, allowed: float, slack: NDArray[np.float64] | None = None
+) -> WrongResult | Deviation:
+    """The deviation of an output, or its first wrong element. slack: see `WorkloadData.slack`."""
+    name, dtype, expected = place.argument.name, DTYPES[place.dtype], data.expected_of(index)[place.argument.name]
+    tolerance = data.task.tolerance_of(place.dtype, name)
     worst, squares = 0.0, 0.0
     signed = dtype.is_float and tolerance.rtol == tolerance.atol == 0
-    spread = None if slack is None or data.nan_is_defined else _rows_with_nan(xp, expected, place)
+    spread = None if slack is None or data.nan_is_defined else _rows_with_nan(on_host(expected), place)
     for chunk in (slice(start, start + CHUNK) for start in range(0, expected.size, CHUNK)):
-        got, wanted = dtype.to_float64(xp, raw[chunk]), expected[chunk]
-        shares = deviation(
-            xp, got, wanted, tolerance, dtype.overflow, 0.0 if slack is None else slack[chunk], signed=signed
-        )
+        after, wanted = data.read(place, index, chunk), on_host(expected[chunk])
+        got, more = dtype.to_float64(np, after.view(dtype.array)), 0.0 if slack is None else slack[chunk]
+        shares = deviation(np, got, wanted, tolerance, dtype.overflow, more, signed=signed)
+        if _must_be_written(data, place) and np.isnan(wanted).any():
+            shares[np.isnan(wanted) & _untouched(data, place, index, chunk, after)] = math.inf
         if spread is not None:
-            may_be_nan = spread[chunk] | xp.isinf(wanted) if data.contents.may_lose_infinities else spread[chunk]
-            shares = xp.where(xp.isnan(wanted) | (xp.isnan(got) & may_be_nan), 0.0, shares)
+            may_be_nan = spread[chunk] | np.isinf(wanted) if data.contents.may_lose_infinities else spread[chunk]
+            shares[np.isnan(wanted) | (np.isnan(got) & may_be_nan)] = 0.0
         largest = float(shares.max())
         if not largest <= allowed:
             wrong = shares > allowed
             at = int(wrong.argmax())
-            return _mismatch(data, place, index, chunk.start + at, float(got[at]), int(wrong.sum()))
+            untouched = bool(_untouched(data, place, index, chunk, after)[at])
+            differs = f"{versus(float(got[at]), float(wanted[at]))} ({int(wrong.sum())} or more elements differ)"
+            want = float(wanted[at])
+            return _mismatch(data, place, index, chunk.start + at, untouched=untouched, differs=differs, want=want)
         worst, squares = max(worst, largest), squares + float((shares * shares).sum())
     return Deviation(worst, math.sqrt(squares / expected.size))
 
 
-def _rows_with_nan(xp: Any, expected: Any, place: Slot) -> Any:
+def _rows_with_nan(expected: NDArray[np.float64], place: Slot) -> NDArray[np.bool_]:
     """For each element, whether there is a NaN in its row, which is along the last axis."""
-    rows = xp.isnan(expected).reshape(-1, place.shape[-1])
-    return xp.broadcast_to(rows.any(axis=1)[:, None], rows.shape).reshape(-1)
+    rows = np.isnan(expected).reshape(-1, place.shape[-1])
+    return np.repeat(rows.any(axis=1), place.shape[-1])
 
 
-def _mismatch(data: WorkloadData, place: Slot, index: int, flat: int, got: float, wrong_in_chunk: int) -> WrongResult:
-    name, width = place.argument.name, DTYPES[place.dtype].size
+def _untouched(
+    data: WorkloadData, place: Slot, index: int, chunk: slice, after: NDArray[np.uint8]
+) -> NDArray[np.bool_]:
+    """For each element of a chunk, whether its bytes are those from before the launch."""
+    same = after == data.read(place, index, chunk, pristine=True)
+    untouched: NDArray[np.bool_] = same.reshape(-1, DTYPES[place.dtype].size).all(axis=1)
+    return untouched
+
+
+def _mismatch(
+    data: WorkloadData, place: Slot, index: int, flat: int, untouched: bool, differs: str, want: float
+) -> WrongResult:
+    """The fault at the element `flat` of an output. untouched: it holds the bytes from before the launch."""
+    name = place.argument.name
     where = f"{name}{[int(i) for i in np.unravel_index(flat, place.shape)]}"
-    want = float(data.expected_of(index)[name][flat])
-    same = data.set_array(index)[place.bytes] == data.set_array(index, pristine=True)[place.bytes]
-    if place.argument.role == "inout" and bool(same.all()):
+    whole = [(place.offset, place.offset + place.nbytes)]
+    if place.argument.role == "inout" and untouched and not differ(data.device, *data.before_and_after(index), whole):
         held = f"{name} holds its contents from before the launch; {where} should be {want:.6g}"
         return WrongResult("unwritten", name, held)
-    if place.argument.role == "out" and bool(same[flat * width : (flat + 1) * width].all()):
+    if place.argument.role == "out" and untouched:
         held = f"{where} was not written: it holds the bytes from before the launch; expected {want:.6g}"
         return WrongResult("unwritten", name, held)
-    differs = f"{where} is {versus(got, want)} ({wrong_in_chunk} or more elements differ)"
-    return WrongResult("mismatch", name, differs)
+    return WrongResult("mismatch", name, f"{where} is {differs}")

@@ -18,7 +18,7 @@ from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.backends import BoundLaunch, Device, DeviceError, OutOfDeviceMemory, Side
 from tunesmith.kernels.build.artifact import Candidate
 from tunesmith.kernels.build.source import code_key
-from tunesmith.kernels.check.compare import Deviation, check_surroundings, measure_set
+from tunesmith.kernels.check.compare import Deviation, check_surroundings, differ, measure_set
 from tunesmith.kernels.check.plan import Step
 from tunesmith.kernels.launch.buffers import WorkloadData
 from tunesmith.kernels.launch.contents import COMPARABLE, EQUAL, HEAVY
@@ -320,10 +320,11 @@ class _StepLaunches:
     def repeats(self) -> WrongResult | None:
         """Further launches on the same contents: the first wrong one, and whether all give the same bits."""
         data, index = self._data, self._index
-        bits = data.set_array(index).copy()
+        bits = data.device.allocate(data.set_bytes)
+        data.device.copy(bits, data.set_buffer(index))
         for _ in range(self._repeats - 1):
             self._launch_anew(index)
-            if bool((data.set_array(index) == bits).all()):
+            if not differ(data.device, data.set_buffer(index), bits, [(0, data.set_bytes)]):
                 continue
             self._deterministic = False
             if isinstance(again := self._measure(index), WrongResult):

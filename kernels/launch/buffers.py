@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tunesmith.kernels.backends import BoundLaunch, Device, DeviceError, OutOfDeviceMemory
 from tunesmith.kernels.build.artifact import Candidate, undeclared_state
@@ -27,6 +28,7 @@ from tunesmith.kernels.launch.reference import (
     Prepared,
     as_expected,
     expected_results,
+    on_host,
     original_results,
     values_of,
 )
@@ -268,12 +270,12 @@ class WorkloadData:
         results are compared with the original kernel's, which have roundings of their own, at least `SUM_ORDER_FACTOR`
         times the root mean square over each output, as it is chance which element meets which rounding.
         """
-        xp, slack = self.device.xp, {}
+        slack = {}
         factor = rounding_factor([one.dtype for one in self.places], self.workload, self.device.limits.kind)
         for name, result in self.expected_of(index).items():
             changes = self._changes(index, name)
-            least = 0.0 if self.task.reference else SUM_ORDER_FACTOR * float(xp.sqrt(xp.mean(changes * changes)))
-            slack[name] = xp.maximum(least, factor * changes) if lenient else xp.full_like(result, least)
+            least = 0.0 if self.task.reference else SUM_ORDER_FACTOR * float(np.sqrt(np.mean(changes * changes)))
+            slack[name] = np.maximum(least, factor * changes) if lenient else np.full(result.shape, least)
         return slack
 
     def _changes(self, index: int, output: str) -> Any:
@@ -300,21 +302,14 @@ class WorkloadData:
                         moved[place.argument.name] = values[place.argument.name] * factors
                 for name, result in self._results(moved).items():
                     with np.errstate(invalid="ignore"):
-                        off = xp.abs(result - variant.expected[name])
-                    off = xp.where(xp.isfinite(off), off, 0.0)
-                    variant.memo["changes", name] = xp.maximum(variant.memo.get(("changes", name), 0.0), off)
+                        off = np.abs(on_host(result) - on_host(variant.expected[name]))
+                    off = np.where(np.isfinite(off), off, 0.0)
+                    variant.memo["changes", name] = np.maximum(variant.memo.get(("changes", name), 0.0), off)
         return variant.memo["changes", output]
 
     def expected_of(self, index: int) -> dict[str, Any]:
         """The results, as flat float64 arrays by output name, that belong to what set `index` holds."""
         return self.variants[self._held[index]].expected
-
-    def expected_nans(self, index: int, output: str) -> Any:
-        """The flat positions of NaN among the results of `expected_of`."""
-        xp, variant = self.device.xp, self.variants[self._held[index]]
-        if ("nans", output) not in variant.memo:
-            variant.memo["nans", output] = xp.flatnonzero(xp.isnan(variant.expected[output]))
-        return variant.memo["nans", output]
 
     def beyond_integers(self) -> str:
         """Where a result is beyond the integers of its output's type, and so what a kernel stores is not defined: wraps
@@ -325,9 +320,9 @@ class WorkloadData:
                 continue
             least, largest = dtype.span
             for variant in self.variants:
-                results = variant.expected[output.name]
+                results = on_host(variant.expected[output.name])
                 beyond = (results < least - 0.5) | (results > largest + 0.5)
-                if bool(beyond.any()):
+                if beyond.any():
                     value = float(results[beyond][0])
                     return f"the reference's {output.name} is {value:g} there, which {dtype.name} cannot hold"
         return ""
@@ -376,18 +371,33 @@ class WorkloadData:
             )
         return self._arguments[index]
 
-    def view(self, place: Slot, index: int) -> Any:
-        return self.device.view(self._arena, index * self.set_bytes + place.offset, place.nbytes)
+    def view(self, place: Slot, index: int, *, pristine: bool = False) -> Any:
+        """The array of set `index`; `pristine`: as it was before any launch on it."""
+        return self._part(index, place.offset, place.nbytes, pristine)
 
-    def set_array(self, index: int, *, pristine: bool = False) -> Any:
-        """All bytes of set `index` as a flat uint8 array; `pristine`: as they were before any launch on them."""
-        return self.device.array(self.set_buffer(index, pristine=pristine), "uint8")
+    def read(self, place: Slot, index: int, elements: slice, *, pristine: bool = False) -> NDArray[np.uint8]:
+        """The bytes of `elements` of an array, as of `view`, on the host. They start at a multiple of the alignment."""
+        size = DTYPES[place.dtype].size
+        begin, end, _ = elements.indices(math.prod(place.shape))
+        return self.device.read(self._part(index, place.offset + begin * size, (end - begin) * size, pristine))
+
+    def _part(self, index: int, offset: int, nbytes: int, pristine: bool) -> Any:
+        if pristine:
+            return self.device.view(self.variants[self._held[index]].image, offset, nbytes)
+        return self.device.view(self._arena, index * self.set_bytes + offset, nbytes)
+
+    @property
+    def outputs(self) -> list[Slot]:
+        """The places of the arrays that a launch writes."""
+        return [place for place in self.places if place.argument.role != "in"]
 
     def set_buffer(self, index: int, *, pristine: bool = False) -> Any:
-        """As `set_array`, as a buffer."""
-        if pristine:
-            return self.variants[self._held[index]].image
-        return self.device.view(self._arena, index * self.set_bytes, self.set_bytes)
+        """All bytes of set `index`; `pristine`: as they were before any launch on them."""
+        return self._part(index, 0, self.set_bytes, pristine)
+
+    def before_and_after(self, index: int) -> tuple[Any, Any]:
+        """All bytes of set `index` as they were before any launch on them, and as they are."""
+        return self.set_buffer(index, pristine=True), self.set_buffer(index)
 
     def expected_buffer(self, index: int, name: str) -> Any:
         """The float64 results that belong to what set `index` holds, where a kernel can read them."""

@@ -90,6 +90,12 @@ _LOADED: weakref.WeakKeyDictionary[Device, dict[str, Any]] = weakref.WeakKeyDict
 """The loaded originals of each device, by the digest of their source."""
 
 
+def on_host(array: Any) -> NDArray[Any]:
+    """An array of NumPy or CuPy in NumPy."""
+    host: NDArray[Any] = array.get() if hasattr(array, "get") else np.asarray(array)
+    return host
+
+
 def original_results(
     device: Device, task: Task, workload: Workload, inputs: Mapping[str, Any], scalars: Mapping[str, float]
 ) -> dict[str, Any]:
@@ -114,8 +120,7 @@ def original_results(
         shape = task.shape_of(argument, workload)
         buffer = arguments[argument.name] = device.allocate(math.prod(shape) * kind.size)
         given = np.zeros(shape) if argument.role == "out" else inputs[argument.name]
-        on_host = given.get() if hasattr(given, "get") else np.asarray(given)
-        device.write(buffer, np.ascontiguousarray(kind.from_float(on_host)).reshape(-1).view(np.uint8))
+        device.write(buffer, np.ascontiguousarray(kind.from_float(on_host(given))).reshape(-1).view(np.uint8))
     device.launch(BoundLaunch(loaded[source.digest], geometry(template, {}, workload), tuple(arguments.values())))
     device.synchronize()
     dtypes = {argument.name: task.dtype_of(argument, workload) for argument in task.outputs}
@@ -150,8 +155,8 @@ def expected_results(
         if not isinstance(results, dict) or not all(isinstance(value, xp.ndarray) for value in results.values()):
             results = None
     if results is None:
-        on_host = {name: array if xp is np else array.get() for name, array in inputs.items()}
-        results = reference_results(task, workload, {**on_host, **scalars})
+        held = {name: on_host(array) for name, array in inputs.items()}
+        results = reference_results(task, workload, {**held, **scalars})
     return as_expected(xp, task, workload, results)
 
 

@@ -24,6 +24,7 @@ from tunesmith.kernels.backends import DeviceError, HostCall
 from tunesmith.kernels.build.artifact import Candidate
 from tunesmith.kernels.check.compare import deviation
 from tunesmith.kernels.launch.buffers import WorkloadData
+from tunesmith.kernels.launch.reference import on_host
 from tunesmith.kernels.launch.rotation import Rotation, window_for
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import Outcome, versus
@@ -173,8 +174,7 @@ class _Calls:
         found = {}
         for name, value in results.items():
             host = value.detach().double().cpu().numpy() if hasattr(value, "detach") else value
-            host = host.get() if hasattr(host, "get") else np.asarray(host)
-            found[name] = host.astype(np.float64).reshape(-1)
+            found[name] = on_host(host).astype(np.float64).reshape(-1)
         return found
 
     def _run(self, given: Mapping[str, Any]) -> Any:
@@ -227,8 +227,7 @@ def _wrong(data: WorkloadData, results: Mapping[str, Any]) -> str | None:
     """Why results are wrong, as a clause; None where they are right."""
     for place in (one for one in data.places if one.argument.role != "in"):
         name = place.argument.name
-        expected = data.expected_of(0)[name]
-        expected = expected.get() if hasattr(expected, "get") else expected
+        expected = on_host(data.expected_of(0)[name])
         if results[name].shape != expected.shape:
             return f"its {name} has {results[name].size} elements, not {expected.size}"
         tolerance = data.task.tolerance_of(place.dtype, name)

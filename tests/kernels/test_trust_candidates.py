@@ -188,7 +188,7 @@ def astray(index: int) -> Fault:
     """The launch turned a bit between the arrays of a set that is not its own."""
 
     def fault(data: workload_data.WorkloadData, _: Any) -> None:
-        whole = data.set_array(index).copy()
+        whole = data.device.read(data.set_buffer(index)).copy()
         whole[0] ^= 1
         data.device.write(data.set_buffer(index), whole)
 
