@@ -5,10 +5,6 @@ namespace tunesmith {
 // count_ neighbouring elements, which move as one access.
 template <class type_, int count_> struct alignas(count_ * sizeof(type_)) Elements { type_ at[count_]; };
 }
-//: interior
-namespace tunesmith {
-template <bool value_> struct Is { static constexpr bool value = value_; };
-}
 //: hints
 namespace tunesmith {
 template <int bytes_> struct Piece;

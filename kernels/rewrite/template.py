@@ -23,7 +23,6 @@ from tunesmith.kernels.rewrite.passes import (
     columns,
     compiler,
     constants,
-    interior,
     lanes,
     launch,
     own_bins,
@@ -74,7 +73,6 @@ RULES: tuple[Pass, ...] = (
     lanes.ROW_LANES,
     rows.ROW_LOOPS,
     runs.RUNS,
-    interior.INTERIOR,
     vectors.CACHE_HINTS,
     compiler.NARROW_INDICES,
     launch.LAUNCH_BOUNDS,
@@ -186,9 +184,6 @@ _REUSE: tuple[dict[str, tuple[int, ...]], ...] = (
     {"OWN_BINS": (1,), "COPIES": (32, 8), "VEC": (4, 2), "ITEMS": (4,), "BLOCK": (1024,)},
     {"COPIES": (32, 16, 8), "ROW_VEC": (16, 8, 4, 2), "LOADS": (2,)},
     {"WALK": (8, 4, 2), "INDEX_BITS": (32,)},
-    {"INTERIOR": (1,), "WALK": (4, 2), "INDEX_BITS": (32,)},
-    {"INTERIOR": (1,), "VEC": (4, 2), "INDEX_BITS": (32,)},
-    {"INTERIOR": (1,), "LOADS": (1,), "INDEX_BITS": (32,)},
 )
 """Each element is needed by several threads: it is read once for all of them."""
 _STREAMS: tuple[dict[str, tuple[int, ...]], ...] = (

@@ -565,55 +565,6 @@ WALK_SAME = [
         at=IN_STEPS.replace("int ch", "const int ch"),
     ),
 ]
-NEIGHBOURS = f"{INSIDE} float s = 0; BODY y[r * n + c] = s;"
-INTERIOR = [
-    *stays(
-        ("INTERIOR", SQUARE, OVER),
-        "if (r > 0) s += a[(r - 1) * n + c];",
-        "for (int k = 0; k < 3; ++k) if (k > 1) s += a[r * n + c];",
-        "for (int k = 0; k < 3; ++k) if (a[c + k] > 0) s += a[r * n + c];",
-        # Where the usual answer is not told ahead of the loop, or another one in the middle of the rounds.
-        "for (int k = 0; k < 3; ++k) { int q = a[c]; q += k; if (q < n) s += a[r * n + q]; }",
-        "for (int k = 0; k < n; ++k) if (k <= c) s += a[r * n + k];",
-        at=NEIGHBOURS,
-    ),
-    # What an array holds is not read ahead of the guard.
-    *stays(
-        ("INTERIOR", SQUARE, OVER | {"at": ("in", "int32", "n")}),
-        "for (int k = 0; k < 3; ++k) if (at[r] + c + k >= 0) s += a[r * n + c];",
-        at=NEIGHBOURS,
-    ),
-]
-INTERIOR_SAME = [
-    *same(
-        (SQUARE, OVER, 37),
-        [{"INTERIOR": 1}, {"INTERIOR": 1, "ITEMS_X": 2, "ITEMS_Y": 2}],
-        """for (int i = -1; i <= 1; ++i) for (int j = 0; j < 3; ++j) {
-            const int p = r + i, q = c + j - 1;
-            if (p >= 0 && p < n && q >= 0 && n > q) s += a[p * n + q] * (i + 2 * j); }""",
-        "for (int k = -2; k < 3; k++) { int q = c + k; if (q < 0 || q >= n) continue; s += a[r * n + q] / (k + 3); }",
-        "for (int k = 0; k < 5; ++k) s += a[min(max(r - k, 0), n - 1) * n + min(n - 1, c + k)] * k;",
-        "for (int k = 0; k < 4; ++k) { int q = c - 2 + k; if ((unsigned)q < (unsigned)n) s += a[r * n + q] * k; }",
-        "for (unsigned k = 0; k < 4; ++k) { const unsigned q = c - 2 + k; if (q < n) s += a[r * n + q] * k; }",
-        # How far the rounds go, and how far apart they are, is known when the kernel runs.
-        """for (int k = -(n % 4); k <= n % 4; ++k) {
-            int q = c + k * (n / 30); if (0 <= q && q <= n - 1) s += a[r * n + q]; }""",
-        at=NEIGHBOURS,
-    ),
-    *same(
-        (LINE, X | Y, 203),
-        [{"INTERIOR": 1}, {"INTERIOR": 1, "VEC": 4}],
-        """const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; if (i >= n) return;
-        float s = 0; for (int k = 1; k < 4; ++k) s += i < n - k ? x[i + k] : 0.0f;
-        y[i] = s;""",
-    ),
-    *same(
-        (STEPS, SIGNAL, 37),
-        [{"INTERIOR": 1, "WALK": 4}, {"INTERIOR": 1, "VEC": 4}],
-        "for (int k = 0; k < 4; ++k) { int from = step - 3 + k; if (from >= 0) s += x[from * 40 + ch] / (k + 1); }",
-        at=IN_STEPS.replace("int ch", "const int ch"),
-    ),
-]
 PER_ROW, OUT_OF_ROW = "const float* r = x + blockIdx.x * n;", "y[blockIdx.x * n + i]"
 TWICE = f"{PER_ROW} {TURNS} y[blockIdx.x * n + i] = 2 * r[i] + y[blockIdx.x * n + i];"
 ROW_TEAMS = [
@@ -739,7 +690,7 @@ ITEMS_SAME = [
 @pytest.mark.parametrize(
     ("task", "names", "why"),
     [*HINTS, *ROW_LOOPS, *OUTPUT_TILES, *NOT_PERMUTED, *LANES, *COLUMN_LANES]
-    + [*OWN_BINS, *COPIES, *GIVEN_STAYS, *WALK, *INTERIOR, *ROW_TEAMS, *SHUFFLES, *INDICES],
+    + [*OWN_BINS, *COPIES, *GIVEN_STAYS, *WALK, *ROW_TEAMS, *SHUFFLES, *INDICES],
 )
 def test_what_a_rewrite_does_not_fit_stays(task: Task, names: set[str], why: str) -> None:
     require_refused(task, names, why)
@@ -752,7 +703,6 @@ def test_what_a_rewrite_does_not_fit_stays(task: Task, names: set[str], why: str
         *COPIES_SAME,
         *GIVEN_SAME,
         *WALK_SAME,
-        *INTERIOR_SAME,
         *ROW_TEAMS_SAME,
         *SHUFFLES_SAME,
         *INDICES_SAME,
