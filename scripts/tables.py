@@ -20,7 +20,7 @@ from tunesmith.cli.app import echo
 from tunesmith.kernels.spec.template import described
 
 if TYPE_CHECKING:
-    from tunesmith.graph.journal.records import ExaminationRow, Figures, ModelsUsage
+    from tunesmith.graph.journal.events import ExaminationRow, Figures, ModelsUsage
     from tunesmith.graph.results.summary import Summary
 
 LEGEND = (

@@ -22,8 +22,7 @@ from tunesmith.actors.workers import CompilerReady, CompileWorker
 from tunesmith.graph.context import Context
 from tunesmith.graph.dispatch import BASELINE as BY_BASELINE
 from tunesmith.graph.dispatch import Dispatching, DispatchRule, can_launch, dispatching
-from tunesmith.graph.journal.events import Compared, ShapeCompared
-from tunesmith.graph.journal.records import Verdict, Winner, WorkloadRow
+from tunesmith.graph.journal.events import Compared, ShapeCompared, Verdict, Winner, WorkloadRow
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.build.artifact import Artifact, TypesKey, cache_key, open_cache, types_key
 from tunesmith.kernels.build.source import Specialised, code_key, specialise

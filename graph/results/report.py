@@ -17,9 +17,8 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from tunesmith.graph.journal.events import Evaluated, TemplatesChosen
+from tunesmith.graph.journal.events import Evaluated, Figures, TemplatesChosen, WorkloadRow
 from tunesmith.graph.journal.log import RunLog, objective, read_tree, stage_of
-from tunesmith.graph.journal.records import Figures, WorkloadRow
 from tunesmith.graph.results.best import source_name
 from tunesmith.graph.results.summary import Summary
 from tunesmith.kernels.build.source import specialise

@@ -20,22 +20,13 @@ from pydantic import ValidationError
 from tunesmith import __version__
 from tunesmith.graph.context import Context
 from tunesmith.graph.dispatch import Dispatching, dispatching
-from tunesmith.graph.journal.events import Compared, Evaluated, Explained, Noted, Searched
+from tunesmith.graph.journal import events
 from tunesmith.graph.journal.log import RunLog, failure_examples, failures_by_kind
-from tunesmith.graph.journal.records import (
-    ExaminationRow,
-    FailureExample,
-    Figures,
-    ModelsUsage,
-    Origin,
-    ResultRecord,
-    Verdict,
-)
 from tunesmith.graph.journal.store import Journal, JournalError, not_a_run
 from tunesmith.graph.models.opening import models_summary
-from tunesmith.graph.outputs import require_writable_file
 from tunesmith.graph.roles.planner import no_template
 from tunesmith.graph.roles.tester import account
+from tunesmith.graph.settings import require_writable_file
 from tunesmith.graph.state import Plan
 from tunesmith.hw.probe import DeviceInfo
 from tunesmith.hw.roofline import Roofline
@@ -52,7 +43,7 @@ PACKAGES = (
 )
 
 
-class TemplateRow(ResultRecord):
+class TemplateRow(events.ResultRecord):
     """A template of the run. parent: a template's id, "baseline", or "library" for one of the task; ratio: the least
     time over baseline in a search; vetoed: why a role took it out, empty if none did."""
 
@@ -65,7 +56,7 @@ class TemplateRow(ResultRecord):
     vetoed: str
 
 
-class Summary(Verdict):
+class Summary(events.Verdict):
     """The results of a run. Besides the last verdict: settings: by name, as in a settings file; ended_by: why the run
     ended, empty while it goes on; seconds: working time of all sessions; from_cache: evaluations without a compilation;
     failures: evaluations by kind of failure; examined: the winners' full verdicts; dispatching: the kernel for further
@@ -81,19 +72,19 @@ class Summary(Verdict):
     evaluations: int
     from_cache: int
     failures: dict[str, int]
-    failure_examples: tuple[FailureExample, ...] = ()
-    searches: tuple[Searched, ...]
+    failure_examples: tuple[events.FailureExample, ...] = ()
+    searches: tuple[events.Searched, ...]
     plans: tuple[Plan, ...]
-    examined: tuple[ExaminationRow, ...]
-    models: ModelsUsage | None
+    examined: tuple[events.ExaminationRow, ...]
+    models: events.ModelsUsage | None
     templates: tuple[TemplateRow, ...]
-    explanations: tuple[Explained, ...]
+    explanations: tuple[events.Explained, ...]
     notes: tuple[str, ...] = ()
     dispatching: Dispatching | None = None
     roofline: Roofline
     versions: dict[str, str]
     started_at: float
-    origin: Origin
+    origin: events.Origin
 
     @property
     def ending(self) -> str:
@@ -120,9 +111,9 @@ def summarise(context: Context, done: str) -> Summary:
     begun, found = log.begun, log.evaluations()
     early = " before the time limit; give more time" if done == "time" else ""
     nothing = f"no {'valid configuration was found' if found else 'configuration was measured'}{early}."
-    verdict = log.verdict() or Verdict(sentence=no_template(context) if done == "no template" else nothing)
+    verdict = log.verdict() or events.Verdict(sentence=no_template(context) if done == "no template" else nothing)
     return Summary(
-        **{name: getattr(verdict, name) for name in Verdict.model_fields},
+        **{name: getattr(verdict, name) for name in events.Verdict.model_fields},
         task=context.task.name,
         summary=context.task.summary,
         device=context.device,
@@ -134,7 +125,7 @@ def summarise(context: Context, done: str) -> Summary:
         from_cache=sum(evaluation.cached for evaluation in found),
         failures=failures_by_kind(found),
         failure_examples=tuple(failure_examples(found)),
-        searches=tuple(log.events(Searched)),
+        searches=tuple(log.events(events.Searched)),
         plans=tuple(log.plans),
         examined=tuple(account(context, verdict)),
         models=models_summary(context.settings, context.journal),
@@ -147,11 +138,11 @@ def summarise(context: Context, done: str) -> Summary:
             for node in context.tree().nodes
             if node.round
         ),
-        explanations=tuple(log.events(Explained)),
+        explanations=tuple(log.events(events.Explained)),
         notes=(
             *unsteady(verdict),
             *far_from_floor(context, verdict),
-            *(note.sentence for note in log.events(Noted)),
+            *(note.sentence for note in log.events(events.Noted)),
             *context.task.caveats,
         ),
         dispatching=dispatching(context, verdict),
@@ -191,7 +182,7 @@ FAR_FROM_FLOOR = 0.6
 """Share of its floor below which a kernel has something left to gain."""
 
 
-def far_from_floor(context: Context, verdict: Verdict) -> list[str]:
+def far_from_floor(context: Context, verdict: events.Verdict) -> list[str]:
     """How far the general configuration of a template by rules is from the floor where there is the most to gain, and
     why the rule that could bring it nearer does not apply."""
     task, backend = context.task, context.device.backend
@@ -210,7 +201,7 @@ def far_from_floor(context: Context, verdict: Verdict) -> list[str]:
     return [f"On {row.workload} the general configuration takes {times}.{reason}"]
 
 
-def unsteady(verdict: Verdict) -> list[str]:
+def unsteady(verdict: events.Verdict) -> list[str]:
     """Warnings: wide intervals, and times just below the floor; far below it, the roof was left out."""
     rows = [(row, row.general) for row in verdict.rows if row.general is not None]
     wide = [row.workload for row, general in rows if general.high > MAX_INTERVAL_RATIO * general.low]
@@ -268,7 +259,7 @@ def write_csv(folder: Path, out: Path, *, force: bool = False) -> int:
 def _rows(log: RunLog) -> Iterator[dict[str, Any]]:
     """The rows of the table by column: evaluations, then comparisons."""
     baseline = [("", log.baseline)] if log.baseline else []
-    evaluated = [(entry.stage, entry.event.evaluation) for entry in log.entries(Evaluated)]
+    evaluated = [(entry.stage, entry.event.evaluation) for entry in log.entries(events.Evaluated)]
     numbers: dict[tuple[str, str], int] = {}
     for number, (stage, evaluation) in enumerate([*baseline, *evaluated], 1 - len(baseline)):
         numbers[evaluation.template, config_key(evaluation.config)] = number
@@ -290,13 +281,17 @@ def _rows(log: RunLog) -> Iterator[dict[str, Any]]:
             else:
                 found["detail"] = describe(outcome)
             yield row | found
-    for entry in log.entries(Compared):
+    for entry in log.entries(events.Compared):
         place: dict[str, Any] = {"stage": entry.stage, "workload": entry.event.workload}
         for one in entry.event.entries:
             row = place | {"evaluation": numbers.get(one.key), "outcome": "compared"}
             row |= _configured(one.template, one.config)
             if (figures := one.comparison) is not None:
-                row |= {"seconds": Figures.of(figures).seconds, "ratio": figures.ratio, "verdict": figures.verdict}
+                row |= {
+                    "seconds": events.Figures.of(figures).seconds,
+                    "ratio": figures.ratio,
+                    "verdict": figures.verdict,
+                }
                 row |= {"ratio_low": figures.low, "ratio_high": figures.high}
             elif one.failure is not None:
                 row |= {"outcome": one.failure.kind, "detail": describe(one.failure)}

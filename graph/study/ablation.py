@@ -19,10 +19,9 @@ from tunesmith.graph.journal.log import begun, weighted_geomean
 from tunesmith.graph.journal.store import JournalError
 from tunesmith.graph.models.calls import Models, Waiting
 from tunesmith.graph.models.recorded import ANSWERS
-from tunesmith.graph.outputs import require_new_folder
 from tunesmith.graph.progress import Listener, Progress, silent
 from tunesmith.graph.run import RunResult, resume, tune
-from tunesmith.graph.settings import Arm, make_settings
+from tunesmith.graph.settings import Arm, make_settings, require_new_folder
 from tunesmith.hw.errors import TunesmithError
 
 ARMS: tuple[Arm, ...] = get_args(Arm)

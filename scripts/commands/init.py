@@ -12,12 +12,11 @@ from typing import Annotated
 import typer
 
 from tunesmith.cli.app import echo
-from tunesmith.graph.outputs import require_new_folder
+from tunesmith.graph.settings import require_new_folder
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.reader.draft import draft
 from tunesmith.kernels.rewrite.template import left_alone
-from tunesmith.kernels.spec.definition import read_definition
-from tunesmith.kernels.spec.t1 import read_t1
+from tunesmith.kernels.spec.foreign import read_definition, read_t1
 from tunesmith.kernels.spec.taskfile import MARK, read_source, read_task
 from tunesmith.kernels.triton.draft import draft_triton
 

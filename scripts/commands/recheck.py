@@ -11,9 +11,8 @@ import typer
 from tunesmith.actors.judging.task_check import check_reference
 from tunesmith.cli.app import Json
 from tunesmith.cli.tables import print_json, print_rows, speedup
-from tunesmith.graph.journal.events import Compared
+from tunesmith.graph.journal.events import Compared, Winner
 from tunesmith.graph.journal.log import RunLog
-from tunesmith.graph.journal.records import Winner
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.settings import as_path
 from tunesmith.graph.setup import choose_device, pools
