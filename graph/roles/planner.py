@@ -235,54 +235,53 @@ TEMPLATES_WITH_SOURCE = 3
 """The best templates that a prompt shows with their source. Others are a line each, and may be branched from too."""
 
 
-class Planner:
-    name = "plan"
+def plan_round(state: State, context: Context) -> State | tuple[State, Planned]:
+    """The role "plan"."""
+    number = state.get("round", 0) + 1
+    plan = _decide(context, number, state.get("objections", []))
+    if plan is None:
+        context.note("plan", no_template(context), stage_of(number))
+        return {"round": number, "templates": [], "objections": [], "done": "no template"}
+    context.listener(Progress("plan", describe(plan)))
+    return {"round": number, "plan": plan.model_dump(mode="json"), "objections": []}, Planned(plan=plan)
 
-    def __call__(self, state: State, context: Context) -> State | tuple[State, Planned]:
-        number = state.get("round", 0) + 1
-        plan = self._decide(context, number, state.get("objections", []))
-        if plan is None:
-            context.note("plan", no_template(context), stage_of(number))
-            return {"round": number, "templates": [], "objections": [], "done": "no template"}
-        context.listener(Progress("plan", describe(plan)))
-        return {"round": number, "plan": plan.model_dump(mode="json"), "objections": []}, Planned(plan=plan)
 
-    def _decide(self, context: Context, number: int, objections: list[str]) -> Plan | None:
-        """The plan of the model or of the rules; None without a template. Raises `TaskError`."""
-        if (models := context.models) is None:
-            if not context.sources.templates:
-                backend = context.device.backend
-                _, reasons = with_rules(context.task, backend)
-                why = f", and the rules make none ({'; '.join(reasons)})" if reasons else ""
-                raise TaskError(
-                    f"The task {context.task.name} has no {backend} template{why}: add one to `templates` under "
-                    f"[backends.{backend}] of its task.toml, or name a model that writes one (--model)."
-                )
-            context.listener(Progress("plan", f"round {number}"))
-            return plan_by_rules(context, number, context.tree())
-        # An agent that rewrites directly makes the best kernel faster, without a plan of a model.
-        by_rules = context.settings.planner == "rules" or context.settings.arm == "rewrite"
-        context.listener(Progress("plan", f"round {number}{'' if by_rules else ': asking the model'}"))
-        # Everything is compared with the baseline, so it must run before anything is decided.
-        baseline = baseline_seconds(context)
-        context.roofline()
-        tree = context.tree()
-        # The machine code of the baseline and of the best, where the most is to be gained.
-        workload, stage = _most_to_gain(context, context.tuned, baseline), stage_of(number)
-        examine(context, "baseline", context.sources.baseline.template, {}, workload, stage)
-        for node in tree.ranked[:1]:
-            assert node.best_config is not None
-            examine(context, node.id, node.template, node.best_config, workload, stage)
-        if by_rules:
-            return plan_on_tree(context, number, tree)
-        plan = _ask(context, models, number, tree, objections)
-        if isinstance(plan, Plan):
-            return plan
-        sentence = f"The model gives no plan for round {number} ({plan.detail}); it is planned by rules."
-        context.note("plan", sentence, stage, plan.kind)
-        ruled = plan_by_rules(context, number, tree)
-        # Without a template, the model may write one although it did not plan it.
-        return plan_on_tree(context, number, tree) if ruled is None and plan.kind not in HOPELESS else ruled
+def _decide(context: Context, number: int, objections: list[str]) -> Plan | None:
+    """The plan of the model or of the rules; None without a template. Raises `TaskError`."""
+    if (models := context.models) is None:
+        if not context.sources.templates:
+            backend = context.device.backend
+            _, reasons = with_rules(context.task, backend)
+            why = f", and the rules make none ({'; '.join(reasons)})" if reasons else ""
+            raise TaskError(
+                f"The task {context.task.name} has no {backend} template{why}: add one to `templates` under "
+                f"[backends.{backend}] of its task.toml, or name a model that writes one (--model)."
+            )
+        context.listener(Progress("plan", f"round {number}"))
+        return plan_by_rules(context, number, context.tree())
+    # An agent that rewrites directly makes the best kernel faster, without a plan of a model.
+    by_rules = context.settings.planner == "rules" or context.settings.arm == "rewrite"
+    context.listener(Progress("plan", f"round {number}{'' if by_rules else ': asking the model'}"))
+    # Everything is compared with the baseline, so it must run before anything is decided.
+    baseline = baseline_seconds(context)
+    context.roofline()
+    tree = context.tree()
+    # The machine code of the baseline and of the best, where the most is to be gained.
+    workload, stage = _most_to_gain(context, context.tuned, baseline), stage_of(number)
+    examine(context, "baseline", context.sources.baseline.template, {}, workload, stage)
+    for node in tree.ranked[:1]:
+        assert node.best_config is not None
+        examine(context, node.id, node.template, node.best_config, workload, stage)
+    if by_rules:
+        return plan_on_tree(context, number, tree)
+    plan = _ask(context, models, number, tree, objections)
+    if isinstance(plan, Plan):
+        return plan
+    sentence = f"The model gives no plan for round {number} ({plan.detail}); it is planned by rules."
+    context.note("plan", sentence, stage, plan.kind)
+    ruled = plan_by_rules(context, number, tree)
+    # Without a template, the model may write one although it did not plan it.
+    return plan_on_tree(context, number, tree) if ruled is None and plan.kind not in HOPELESS else ruled
 
 
 def _ask(context: Context, models: Models, number: int, tree: Tree, objections: list[str]) -> Plan | ModelFailed:

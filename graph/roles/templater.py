@@ -217,16 +217,14 @@ class TemplateDraft:
         return replace(self.question, name=f"{self.question.name}-repair-{self.answers}", messages=messages)
 
 
-class Templater:
-    name = "template"
-
-    def __call__(self, state: State, context: Context) -> tuple[State, events.TemplatesChosen]:
-        plan, turn = Plan.model_validate(state["plan"]), state.get("turn", 0)
-        chosen = _search_further(context, plan)
-        if any(branch.written for branch in plan.branches):
-            chosen += _written(context, plan, turn, state.get("objections", []) if turn else [])
-        chosen = list(dict.fromkeys(chosen)) or _fallback_templates(context, plan)
-        return {"templates": chosen, "objections": []}, events.TemplatesChosen(turn=turn, ids=tuple(chosen))
+def provide_templates(state: State, context: Context) -> tuple[State, events.TemplatesChosen]:
+    """The role "template"."""
+    plan, turn = Plan.model_validate(state["plan"]), state.get("turn", 0)
+    chosen = _search_further(context, plan)
+    if any(branch.written for branch in plan.branches):
+        chosen += _written(context, plan, turn, state.get("objections", []) if turn else [])
+    chosen = list(dict.fromkeys(chosen)) or _fallback_templates(context, plan)
+    return {"templates": chosen, "objections": []}, events.TemplatesChosen(turn=turn, ids=tuple(chosen))
 
 
 def _search_further(context: Context, plan: Plan) -> list[str]:

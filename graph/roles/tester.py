@@ -57,38 +57,36 @@ FRESH_SEED = 1_000_003
 """Added to the seed for each test, so that finalists meet contents that the search never saw."""
 
 
-class Tester:
-    name = "test"
-
-    def __call__(self, state: State, context: Context) -> State | tuple[State, events.VerdictReached]:
-        number = state["round"]
-        done = _done(context, number, None)
-        if not done and not searches(context.settings):
-            # Without a search, only the run's end is worth a test.
-            return {"done": ""}
-        test = _Test(context, number)
-        if not test.general and not any(test.per_shape.values()):
-            nothing_left = context.models is None and not context.tree().untried
-            return {"done": done or ("nothing valid" if nothing_left else "")}
-        searched = context.log.last(events.Searched, test.stage)
-        nothing_new = context.models is None and searched is not None and searched.asked == 0
-        if nothing_new and context.log.verdict() is not None and not done:
-            # All configurations of the search had been measured already, and the earlier verdict holds.
-            return {"done": ""}
-        # Opponents cost time: only the last test compares with them.
-        test.compare(context.opponents if done else ())
-        verdict, was_last = test.verdict(), bool(done)
-        if context.drop_beaten_roofs("a finalist", least_seconds(verdict)):
-            verdict = test.verdict()
-        done = _done(context, number, verdict)
-        if done and not was_last and context.seconds_left() > 0:
-            # Only now is it known that this is the last test, as where the floor is reached.
-            test.compare(context.opponents)
-        if done:
-            # Only the winners of the last test are exported, and need an examination.
-            verdict = test.examined()
-        context.listener(Progress("test", f"round {number}: {verdict.sentence}", best=verdict.ratio))
-        return {"done": done}, events.VerdictReached(verdict=verdict)
+def test_round(state: State, context: Context) -> State | tuple[State, events.VerdictReached]:
+    """The role "test"."""
+    number = state["round"]
+    done = _done(context, number, None)
+    if not done and not searches(context.settings):
+        # Without a search, only the run's end is worth a test.
+        return {"done": ""}
+    test = _Test(context, number)
+    if not test.general and not any(test.per_shape.values()):
+        nothing_left = context.models is None and not context.tree().untried
+        return {"done": done or ("nothing valid" if nothing_left else "")}
+    searched = context.log.last(events.Searched, test.stage)
+    nothing_new = context.models is None and searched is not None and searched.asked == 0
+    if nothing_new and context.log.verdict() is not None and not done:
+        # All configurations of the search had been measured already, and the earlier verdict holds.
+        return {"done": ""}
+    # Opponents cost time: only the last test compares with them.
+    test.compare(context.opponents if done else ())
+    verdict, was_last = test.verdict(), bool(done)
+    if context.drop_beaten_roofs("a finalist", least_seconds(verdict)):
+        verdict = test.verdict()
+    done = _done(context, number, verdict)
+    if done and not was_last and context.seconds_left() > 0:
+        # Only now is it known that this is the last test, as where the floor is reached.
+        test.compare(context.opponents)
+    if done:
+        # Only the winners of the last test are exported, and need an examination.
+        verdict = test.examined()
+    context.listener(Progress("test", f"round {number}: {verdict.sentence}", best=verdict.ratio))
+    return {"done": done}, events.VerdictReached(verdict=verdict)
 
 
 class _Test:

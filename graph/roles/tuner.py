@@ -82,18 +82,16 @@ SHOW_SECONDS = 0.1
 """Seconds between two showings of progress."""
 
 
-class Tuner:
-    name = "tune"
-
-    def __call__(self, state: State, context: Context) -> State | tuple[State, events.Searched]:
-        plan = Plan.model_validate(state["plan"])
-        # A model's kernel without parameters was measured in its trial; a kernel of the task was not.
-        templates = [
-            one
-            for one in state.get("templates", [])
-            if context.template(one).has_choices or not context.log.evaluations_of(one)
-        ]
-        return ({}, _Round(context, plan, templates).run()) if templates else {}
+def tune_round(state: State, context: Context) -> State | tuple[State, events.Searched]:
+    """The role "tune"."""
+    plan = Plan.model_validate(state["plan"])
+    # A model's kernel without parameters was measured in its trial; a kernel of the task was not.
+    templates = [
+        one
+        for one in state.get("templates", [])
+        if context.template(one).has_choices or not context.log.evaluations_of(one)
+    ]
+    return ({}, _Round(context, plan, templates).run()) if templates else {}
 
 
 class _Round:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from simulated_pool import ended_run
 
-from tunesmith.cli.commands.recheck import moved
+from tunesmith.cli.commands.timing import moved
 from tunesmith.graph.journal.store import JournalError
 from tunesmith.graph.study import compare
 from tunesmith.graph.study.compare import compare_runs

@@ -1,4 +1,4 @@
-"""`tunesmith ablate`: runs the arms and prints their comparison."""
+"""`tunesmith ablate`, `exhaust` and `simulate`: runs about runs and searches."""
 
 from __future__ import annotations
 
@@ -12,13 +12,17 @@ from typing import Annotated
 
 import typer
 
-from tunesmith.cli.app import Json, SettingsFile, TaskArgument, echo
+from tunesmith.cli.app import EXIT_INTERRUPTED, Backend, Force, Json, SettingsFile, TaskArgument, echo
 from tunesmith.cli.live import view
 from tunesmith.cli.options import given, with_settings
-from tunesmith.cli.tables import print_rows
+from tunesmith.cli.tables import print_json, print_rows
 from tunesmith.graph.settings import read_settings
 from tunesmith.graph.study import ablation as study
 from tunesmith.graph.study.ablation import ArmResult, Difference, Repeat
+from tunesmith.graph.study.exhaust import exhaust as measure_space
+from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.search import simulate as replay
+from tunesmith.kernels.spec.template import Scalar
 
 
 @with_settings(
@@ -104,3 +108,84 @@ def print_ablation(task: str, arms: Sequence[ArmResult], differences: Sequence[D
         interval = "" if one.low is None else f", 95 % {one.low:.2f} to {one.high:.2f}"
         where = "With the best for each shape, " if one.by_shape else ""
         echo(f"{where}{one.better} is {one.ratio:.2f}x as fast as {one.than}{interval}.")
+
+
+def exhaust(
+    task: TaskArgument,
+    out: Annotated[Path, typer.Option(help="The table to write; compressed when it ends in .gz.")],
+    backend: Backend = "auto",
+    workload: Annotated[
+        str | None, typer.Option(help="The workload to measure (default: the first tuned one).")
+    ] = None,
+    fix: Annotated[
+        list[str] | None, typer.Option(help="Keep a parameter at one value, as NAME=VALUE; may be repeated.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the order of points and of the buffers' contents.")] = 0,
+    force: Force = False,
+) -> None:
+    """Measure a whole space on the device, as a table in Kernel Tuner's format."""
+    fixed = dict(_assignment(text) for text in fix or [])
+    try:
+        with view() as listener:
+            path, points, failed = measure_space(
+                task, out, backend=backend, workload=workload, fixed=fixed, seed=seed, force=force, listener=listener
+            )
+    except KeyboardInterrupt:
+        typer.echo("\nInterrupted; nothing measured is lost. Give the same command again to go on.", err=True)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    typer.echo(f"{path}: {points} configurations, {failed} of them failed.")
+
+
+def _assignment(text: str) -> tuple[str, Scalar]:
+    name, found, value = text.partition("=")
+    if not found:
+        raise TunesmithError(f"--fix: {text!r} assigns nothing; write it as NAME=VALUE.")
+    try:
+        parsed = json.loads(value)
+    except json.JSONDecodeError:
+        parsed = value
+    if not isinstance(parsed, bool | int | float | str):
+        raise TunesmithError(f"--fix: {value} is not a number, a flag or a text.")
+    return name, parsed
+
+
+def simulate(
+    tables: Annotated[
+        list[Path], typer.Argument(help="Kernel Tuner cache files, plain or .gz, including files that are cut short.")
+    ],
+    strategy: Annotated[str, typer.Option(help="The search strategy; see docs/strategies.md.")] = "default",
+    budgets: Annotated[str, typer.Option(help="Numbers of evaluations to report at.")] = "25,50,100,200,400",
+    seeds: Annotated[int, typer.Option(help="Number of searches on each table.")] = 25,
+    workers: Annotated[int, typer.Option(help="Number of evaluations in flight.")] = 1,
+    prior: Annotated[
+        Path | None, typer.Option(help="A table of another device or task, whose best points are tried first.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Replay a search on recorded tables: how near the optimum it comes, and how fast."""
+    try:
+        wanted = tuple(int(part) for part in budgets.split(","))
+    except ValueError as error:
+        raise TunesmithError(f"--budgets: '{budgets}' is not a list of whole numbers, such as 25,50,100.") from error
+    report = replay.simulate(tables, strategy, wanted, seeds, workers, prior)
+    if as_json:
+        print_json(report)
+        return
+    rows = []
+    for entry in report["tables"]:
+        cells = (
+            f"{_percentiles(one['median'])} ({_percentiles(one['p10'])} - {_percentiles(one['p90'])})"
+            for one in entry["results"]
+        )
+        rows.append((entry["name"], f"{entry['optimum']:.5g}", *cells, f"{entry['strategy_ms_per_ask']:.2f}"))
+    rows.append(("geometric mean", "", *(_percentiles(mean, 4) for mean in report["geomean"].values()), ""))
+    print_rows(("table", "optimum, ms", *(f"@{budget}" for budget in report["geomean"]), "ms an ask"), rows)
+    led = "" if prior is None else f", led by {prior.name}"
+    echo(
+        f"Best found over optimum: median (10th to 90th percentile) of {seeds} seeds, strategy {strategy}, "
+        f"{workers} in flight{led}."
+    )
+
+
+def _percentiles(ratio: float | None, digits: int = 3) -> str:
+    return "inf" if ratio is None else f"{ratio:.{digits}f}"
