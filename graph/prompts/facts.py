@@ -20,7 +20,7 @@ from tunesmith.graph.journal.log import Node, Tree
 from tunesmith.graph.state import Bottleneck
 from tunesmith.hw.device_lock import DeviceLock
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.hw.occupancy import occupancy
+from tunesmith.hw.limits import occupancy
 from tunesmith.kernels.build.artifact import Artifact, Candidate
 from tunesmith.kernels.build.machine_code import Profile
 from tunesmith.kernels.build.source import code_key, specialise
@@ -195,11 +195,10 @@ def device_facts(context: Context) -> dict[str, Any]:
 def workload_facts(context: Context, tree: Tree) -> list[dict[str, Any]]:
     """The tuned workloads with floor, baseline and best known time, in seconds. worth: how many times as fast over all
     workloads a kernel is that reaches the floor on this one."""
-    baseline, roofs, task = context.log.baseline_seconds or {}, context.log.roofline, context.task
+    baseline, roofs = context.log.baseline_seconds or {}, context.log.roofline
     rows, weights = [], sum(workload.weight for workload in context.tuned)
     for workload in context.tuned:
-        moved, flops = task.bytes_of(workload), task.flops_of(workload)
-        floor = roofs.floor_seconds(moved, flops, task.arithmetic) if roofs is not None else None
+        floor = roofs.floor_seconds(*context.task.work_of(workload)) if roofs is not None else None
         known = [(s, node.id) for node in tree.usable if (s := node.best_seconds.get(workload.name)) is not None]
         seconds, template = min(known, default=(None, None))
         row: dict[str, Any] = {name: getattr(workload, name) for name in ("name", "types", "weight")}

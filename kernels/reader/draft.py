@@ -43,13 +43,8 @@ KNOWN = HEADERS | STANDARD.keys()
 """Headers that need not be found."""
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """A drafted task. name: of the kernel; files: text by file name; left: lines that are still to be filled in."""
-
-    name: str
-    files: dict[str, str]
-    left: int
+Draft = tuple[str, dict[str, str]]
+"""A drafted task: the kernel's name, and the text of its files by their names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,8 +245,7 @@ def written(read: ReadKernel, place: str, sources: Sequence[str] = (), more: Map
         "",
     ]
     files = {"task.toml": "\n".join(lines), "reference.py": _reference(read, parameters, names), file: read.slice.text}
-    left = sum(line.count(f" {MARK}") for name, one in files.items() if name != file for line in one.splitlines())
-    return Draft(read.name, files | {**(more or {})}, left)
+    return read.name, files | {**(more or {})}
 
 
 def _mark(questions: Sequence[str], between: str = "; ") -> str:

@@ -72,8 +72,7 @@ def init(
     if drafted is None:
         text, macros = read_source(source, "SOURCE"), dict(map(_macro, define or ()))
         is_triton = source.suffix == ".py"
-        made = draft_triton(source, entry) if is_triton else draft(text, entry, str(source), include or (), macros)
-        drafted = made.name, made.files
+        drafted = draft_triton(source, entry) if is_triton else draft(text, entry, str(source), include or (), macros)
     name, files = drafted
     folder = _write(Path(name) if out is None else out, files)
     asked = [

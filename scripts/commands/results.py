@@ -14,8 +14,7 @@ from tunesmith.cli.app import Force, Json, echo
 from tunesmith.cli.tables import print_json, print_rows, print_summary, short, speedup, us
 from tunesmith.graph.history import VARIABLE, HistoryError, StoredResult, open_store
 from tunesmith.graph.results.exports import export_run
-from tunesmith.graph.results.summary import read_summary, write_csv
-from tunesmith.graph.study.compare import compare_runs
+from tunesmith.graph.results.summary import compare_runs, read_summary, write_csv
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.spec.template import described
 

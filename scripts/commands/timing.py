@@ -107,7 +107,7 @@ def _measure(
     deadline: float,
 ) -> dict[str, Any]:
     """Compares the two kernels of `pair`, given by their names in messages, and the opponents."""
-    work = {one.name: (task.bytes_of(one), task.flops_of(one), task.arithmetic) for one in workloads}
+    work = {one.name: task.work_of(one) for one in workloads}
     with (
         Isolated("compile", CompileWorker, device.limits, device.index) as compiler,
         Isolated("run", DeviceWorker, task, device.limits, device.index, seed) as examiner,

@@ -66,10 +66,7 @@ def resume(
     time_limit: Annotated[
         str | None, typer.Option(metavar="DURATION", help="End after about this much more time, such as 10m.")
     ] = None,
-    dispatch_shapes: Annotated[
-        int | None,
-        typer.Option(min=1, help="As for tune."),
-    ] = None,
+    dispatch_shapes: Annotated[int | None, typer.Option(min=1, help="As for tune.")] = None,
     as_recorded: Annotated[
         bool,
         typer.Option("--as-recorded", help="Go on with the task as it was, although its files have changed since."),

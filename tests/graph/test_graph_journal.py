@@ -27,9 +27,8 @@ from tunesmith.graph.journal.events import Asked, Compared, Evaluated, Event, Ex
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import FORMAT, Journal, JournalError
 from tunesmith.graph.results.exports import read_results
-from tunesmith.graph.results.summary import Summary, read_summary, summary_schema, write_csv
+from tunesmith.graph.results.summary import Summary, compare_runs, read_summary, summary_schema, write_csv
 from tunesmith.graph.run import origin_of
-from tunesmith.graph.study.compare import compare_runs
 from tunesmith.graph.study.exhaust import exhaust
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.measure.timing import compare
