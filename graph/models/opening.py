@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from tunesmith.graph.journal.events import ModelsUsage
 from tunesmith.graph.journal.store import Journal
-from tunesmith.graph.models.calls import ModelCall, ModelFailed, Models, Outcome, in_words
+from tunesmith.graph.models.calls import ModelFailed, Models, Outcome, in_words
 from tunesmith.graph.models.client import Ledger, ModelClient, Prices, Question, load_prices, price_of
 from tunesmith.graph.models.recorded import BatchModels, ReplayModels
 from tunesmith.graph.progress import Listener
@@ -186,15 +186,13 @@ def program_of(model: str) -> list[str]:
     return shlex.split(model.removeprefix(PREFIX))
 
 
-def prompt_of(call: ModelCall) -> str:
-    return "\n\n".join([*(each.content for each in call.messages), in_words(call.schema.model_json_schema())]) + "\n"
-
-
 async def answer_by_program(question: Question, seconds: float) -> None:
     """Has a question answered by the program that its model names, within `seconds`."""
-    messages = [{"role": "user", "content": prompt_of(question.call)}]
+    call = question.call
+    prompt = "\n\n".join([*(each.content for each in call.messages), in_words(call.schema.model_json_schema())]) + "\n"
+    messages = [{"role": "user", "content": prompt}]
     if await question.begin({"model": question.model, "messages": messages}):
-        outcome = await _run(program_of(question.model), messages[0]["content"], seconds)
+        outcome = await _run(program_of(question.model), prompt, seconds)
         question.end(outcome, served=not isinstance(outcome, ModelFailed) or outcome.kind != "unreachable")
 
 

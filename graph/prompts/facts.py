@@ -215,23 +215,17 @@ def run_facts(context: Context, tree: Tree, bounds: Collection[Bottleneck] = ())
     kernels under `bounds` (none: those of the baseline on the tuned workloads)."""
     seconds, earlier = context.log.baseline_seconds or {}, context.log.last(EarlierResults) or EarlierResults()
     bounds = bounds or {context.bottleneck(context.task.workload(name), taken) for name, taken in seconds.items()}
+    plain, measured = context.sources.baseline, context.log.baseline
+    baseline = kernel_facts(context, "baseline", plain.template, {}, measured.resources if measured else None)
     return {
         "task": task_facts(context),
         "device": device_facts(context),
         "workloads": workload_facts(context, tree),
         "held_out": [workload.name for workload in context.held_out],
-        "baseline": baseline_facts(context),
+        # A plain kernel is short enough to see where its work is.
+        "baseline": baseline | {"hot_lines": (), "label": plain.label},
         "evidence": [line for bound, lines in earlier.evidence.items() if bound in bounds for line in lines],
     }
-
-
-def baseline_facts(context: Context) -> dict[str, Any]:
-    """The task's own kernel."""
-    source, baseline = context.sources.baseline, context.log.baseline
-    resources = baseline.resources if baseline is not None else None
-    facts = kernel_facts(context, "baseline", source.template, {}, resources)
-    # A plain kernel is short enough to see where its work is.
-    return facts | {"hot_lines": (), "label": source.label}
 
 
 def node_facts(context: Context, node: Node, *, source: bool, machine: bool = True) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from tunesmith.cli.app import Backend, Json, ReferenceDeadline, Target, TaskArgu
 from tunesmith.cli.tables import print_json
 from tunesmith.graph.setup import limits_for, require_work
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.build.artifact import Candidate
 from tunesmith.kernels.build.guard import refuse_text
 from tunesmith.kernels.check.compare import REASONS
@@ -26,7 +25,7 @@ from tunesmith.kernels.reader.signature import require_signature, require_signat
 from tunesmith.kernels.space import default_refused, device_names
 from tunesmith.kernels.spec.task import Task, TaskError
 from tunesmith.kernels.spec.taskfile import load_task, parse_config, read_source, template_of
-from tunesmith.kernels.spec.template import MAX_SOURCE_BYTES, Config, Template, described
+from tunesmith.kernels.spec.template import MAX_SOURCE_BYTES, described
 
 EXIT_REJECTED = 1
 
@@ -105,7 +104,15 @@ def _judged(
     point = parse_config(config, candidate)
     preload(limits.backend)
     if target is not None:
-        verdict = _on_paper(task, limits, candidate, point, options.deadlines.compile)
+        # The mistakes that can be found without the device.
+        with Isolated("compile", CompileWorker, limits, 0) as compiler:
+            meant, seconds = meant_for(task, limits) or task.workloads, options.deadlines.compile
+            made = compile_on_paper([compiler], task, candidate, point, meant, limits, seconds)
+        if isinstance(made, Candidate):
+            detail = f"it was compiled for {limits.name} and not launched"
+            verdict = CandidateVerdict("partial", detail=detail, artifacts={"candidate": made.digests})
+        else:
+            verdict = rejected(made)
     else:
         check_reference(task, meant_for(task, limits), seed=0, deadline=options.deadlines.prepare)
         if sys.stderr.isatty():
@@ -118,17 +125,6 @@ def _judged(
             # A kernel may take an array by another type and be right, so that this alone rejects none.
             return replace(verdict, notes=(*verdict.notes, str(error)))
     return verdict
-
-
-def _on_paper(task: Task, limits: DeviceLimits, template: Template, config: Config, seconds: float) -> CandidateVerdict:
-    """The mistakes of a candidate that can be found without its device."""
-    workloads = meant_for(task, limits) or task.workloads
-    with Isolated("compile", CompileWorker, limits, 0) as compiler:
-        made = compile_on_paper([compiler], task, template, config, workloads, limits, seconds)
-    if not isinstance(made, Candidate):
-        return rejected(made)
-    detail = f"it was compiled for {limits.name} and not launched"
-    return CandidateVerdict("partial", detail=detail, artifacts={"candidate": made.digests})
 
 
 def _print(verdict: CandidateVerdict) -> None:
