@@ -355,20 +355,17 @@ def learn(context: Context, verdict: events.Verdict, run: str) -> None:
     # A run that had ended may be finished again, days later.
     at = datetime.fromtimestamp(reached[-1].at, UTC).isoformat(timespec="seconds")
     device, changes = context.device, _changes(context)
+    here = {"backend": device.backend, "device": device.name, "driver": device.driver}
+    origin = {"task": context.task.name, "at": at, "run": run, "tunesmith": __version__}
     found = [
         StoredResult(
-            task=context.task.name,
+            **here,
+            **origin,
             template=context.template(winner.template).name,
             config=winner.config,
-            backend=device.backend,
-            device=device.name,
-            driver=device.driver,
             sizes=row.sizes,
             types=row.types,
             **figures.model_dump(include={"seconds", "ratio", "low", "high"}),
-            at=at,
-            run=run,
-            tunesmith=__version__,
             # Once for each workload.
             **(changes.get(row.workload, {}) if figures is row.best else {}),
         )

@@ -118,16 +118,8 @@ def _argument(task: Task, position: int, one: Argument) -> dict[str, Any]:
     if one.value is not None and one.dtype in SCALARS and not parse(one.value).names:
         number = parse(one.value).number({})
         default = float(number) if DTYPES[one.dtype].is_float else int(number)
-    return {
-        "name": identifier(one.name),
-        "position": position,
-        "role": one.role,
-        "shape": ", ".join(one.shape),
-        "dtype": one.dtype,
-        "types": types,
-        "value": one.value or "",
-        "default": default,
-    }
+    about = {"name": identifier(one.name), "position": position, "role": one.role, "shape": ", ".join(one.shape)}
+    return {**about, "dtype": one.dtype, "types": types, "value": one.value or "", "default": default}
 
 
 def identifier(text: str) -> str:

@@ -268,16 +268,10 @@ def _rows(log: RunLog) -> Iterator[dict[str, Any]]:
     numbers: dict[tuple[str, str], int] = {}
     for number, (stage, evaluation) in enumerate([*baseline, *evaluated], 1 - len(baseline)):
         numbers[evaluation.template, config_key(evaluation.config)] = number
-        row = {
-            "evaluation": number,
-            "stage": stage,
-            **_configured(evaluation.template, evaluation.config),
-            "registers": evaluation.resources.registers,
-            "shared_bytes": evaluation.resources.shared,
-            "spill_bytes": evaluation.resources.spills,
-            "compile_seconds": evaluation.compile_seconds,
-            "lane_seconds": evaluation.lane_seconds,
-        }
+        used = evaluation.resources
+        row = {"evaluation": number, "stage": stage, **_configured(evaluation.template, evaluation.config)}
+        row |= {"registers": used.registers, "shared_bytes": used.shared, "spill_bytes": used.spills}
+        row |= {"compile_seconds": evaluation.compile_seconds, "lane_seconds": evaluation.lane_seconds}
         for workload, outcome in evaluation.outcomes.items():
             found: dict[str, Any] = {"workload": workload, "outcome": outcome.kind}
             if isinstance(outcome, Measured):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import get_args
+from typing import Any, get_args
 
 from tunesmith.graph.context import Context, baseline_quantities, baseline_seconds
 from tunesmith.graph.journal.events import BranchAbandoned, Planned
@@ -20,7 +20,7 @@ from tunesmith.graph.models.calls import HOPELESS, Message, ModelCall, ModelFail
 from tunesmith.graph.models.client import Ledger
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts import conversation, render
-from tunesmith.graph.prompts.answers import MAX_TEXT, PlanAnswer, Unusable, config_of
+from tunesmith.graph.prompts.answers import MAX_TEXT, PlanAnswer, config_of
 from tunesmith.graph.prompts.facts import examine, node_facts, run_facts
 from tunesmith.graph.settings import Arm, Settings
 from tunesmith.graph.state import BASELINE, Branch, BranchKind, Plan, State
@@ -103,16 +103,16 @@ def _plan(
         limit = f" and is at its floor by the measured roofs, {_us(floor)}: little to gain"
     else:
         limit = f", {taken / floor:.1f} times its floor by the measured roofs, {_us(floor)}"
-    return Plan(
-        round=number,
-        bottleneck=context.bottleneck(target, taken),
-        scope="general" if len(workloads) == len(context.tuned) else "workload",
-        workloads=tuple(workload.name for workload in workloads),
-        evaluations=share(context, number),
-        branches=tuple(branches),
-        expected=f"{target.name} takes {_us(taken)}{limit}.",
-        analysis=analysis,
-    )
+    names = [workload.name for workload in workloads]
+    words = {"expected": f"{target.name} takes {_us(taken)}{limit}.", "analysis": analysis}
+    return new_plan(context, number, names, branches, bottleneck=context.bottleneck(target, taken), **words)
+
+
+def new_plan(context: Context, number: int, names: Sequence[str], branches: Sequence[Branch], **words: Any) -> Plan:
+    """The plan of round `number` that tunes on the workloads of these names. words: its bottleneck and texts."""
+    scope: Any = "general" if len(names) == len(context.tuned) else "workload"
+    evaluations, kept = share(context, number), tuple(names)
+    return Plan(round=number, scope=scope, workloads=kept, evaluations=evaluations, branches=tuple(branches), **words)
 
 
 def share(context: Context, number: int) -> int:
@@ -294,7 +294,7 @@ def _ask(context: Context, models: Models, number: int, tree: Tree, objections: 
         assert isinstance(reply.value, PlanAnswer)
         try:
             return plan_of(reply.value, context, number, tree)
-        except Unusable as error:
+        except TaskError as error:
             problem = str(error)
             context.listener(Progress("plan", f"the plan cannot be carried out: {' '.join(problem.split())}"))
             again = f"This plan cannot be carried out. {problem}\nAnswer with the whole plan again, corrected."
@@ -327,7 +327,7 @@ def plan_messages(context: Context, number: int, tree: Tree, objections: list[st
 
 
 def plan_of(answer: PlanAnswer, context: Context, number: int, tree: Tree) -> Plan:
-    """The answer as a plan; raises `Unusable` with all that does not fit the run."""
+    """The answer as a plan; raises `TaskError` with all that does not fit the run."""
     problems: list[str] = []
     allowed, kinds = context.settings.branches, KINDS_OF_ARM[context.settings.arm]
     if not 1 <= len(answer.branches) <= allowed:
@@ -346,18 +346,11 @@ def plan_of(answer: PlanAnswer, context: Context, number: int, tree: Tree) -> Pl
     problems += branch_problems(branches, tree)
     problems += [f"There are no branches of the kind {one.kind} here." for one in branches if one.kind not in kinds]
     if problems:
-        raise Unusable("\n".join(problems))
-    return Plan(
-        round=number,
-        bottleneck=answer.bottleneck,
-        scope="general" if len(workloads) == len(names) else "workload",
-        workloads=workloads,
-        evaluations=share(context, number),
-        expected=answer.expected.strip()[:MAX_TEXT],
-        # The same question is not asked twice.
-        branches=tuple(one for at, one in enumerate(branches) if one not in branches[:at]),
-        analysis=answer.analysis.strip()[:MAX_TEXT],
-    )
+        raise TaskError("\n".join(problems))
+    # The same question is not asked twice.
+    distinct = [one for at, one in enumerate(branches) if one not in branches[:at]]
+    words = {name: getattr(answer, name).strip()[:MAX_TEXT] for name in ("expected", "analysis")}
+    return new_plan(context, number, workloads, distinct, bottleneck=answer.bottleneck, **words)
 
 
 def branch_problems(branches: list[Branch], tree: Tree) -> list[str]:

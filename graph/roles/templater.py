@@ -17,7 +17,7 @@ from tunesmith.graph.journal.log import LIBRARY, round_of, stage_of, trial_stage
 from tunesmith.graph.models.calls import FailureKind, Message, ModelCall, ModelFailed, Models
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts import render
-from tunesmith.graph.prompts.answers import RewriteAnswer, TemplateAnswer, Unusable, config_of, template_of
+from tunesmith.graph.prompts.answers import RewriteAnswer, TemplateAnswer, config_of, template_of
 from tunesmith.graph.prompts.template_prompt import template_messages
 from tunesmith.graph.roles.planner import searches
 from tunesmith.graph.state import Branch, Plan, State
@@ -28,7 +28,7 @@ from tunesmith.kernels.build.source import code_key, specialise
 from tunesmith.kernels.outcome import CompileFailed, Evaluation, Implausible, describe
 from tunesmith.kernels.rewrite.template import NAME, rewrite
 from tunesmith.kernels.space import feasible, require_points
-from tunesmith.kernels.spec.task import Workload, geometry
+from tunesmith.kernels.spec.task import TaskError, Workload, geometry
 from tunesmith.kernels.spec.template import Config, Template, config_key
 
 MAX_LOG = 3000
@@ -80,7 +80,7 @@ def read_answer(answer: RewriteAnswer, context: Context) -> Template | Problem:
     """The template of an answer, if it may be tried. Needs no device."""
     try:
         template = template_of(answer, context.task, context.device.limits.backend)
-    except Unusable as error:
+    except TaskError as error:
         return Problem("schema", str(error))
     return infeasible(template, context) or template
 

@@ -19,29 +19,17 @@ def devices(as_json: Json = False) -> None:
     if as_json:
         print_json(inventory.to_json())
         return
-    print_rows(
-        ("backend", "index", "name", "arch", "multiprocessors", "memory, GiB", "last cache, MiB", "clock, MHz"),
-        (
-            (
-                device.backend,
-                str(device.index),
-                device.name,
-                device.limits.arch,
-                str(device.limits.sm_count or "-"),
-                _scaled(device.limits.memory_bytes, 2**30),
-                _scaled(device.limits.l2_bytes, 2**20),
-                _scaled(device.limits.clock_hz, 1e6),
-            )
-            for device in inventory.devices
-        ),
-        left=4,
-    )
+    headings = ("backend", "index", "name", "arch", "multiprocessors", "memory, GiB", "last cache, MiB", "clock, MHz")
+    rows = []
+    for device in inventory.devices:
+        limits = device.limits
+        scaled = ((limits.memory_bytes, 2**30), (limits.l2_bytes, 2**20), (limits.clock_hz, 1e6))
+        figures = ("-" if value is None else f"{value / unit:.1f}" for value, unit in scaled)
+        about = (device.backend, str(device.index), device.name, limits.arch)
+        rows.append((*about, str(limits.sm_count or "-"), *figures))
+    print_rows(headings, rows, left=4)
     for note in inventory.notes:
         echo(note)
-
-
-def _scaled(value: float | None, unit: float) -> str:
-    return "-" if value is None else f"{value / unit:.1f}"
 
 
 def tasks(as_json: Json = False) -> None:
@@ -50,28 +38,16 @@ def tasks(as_json: Json = False) -> None:
     for name, path in library_tasks().items():
         task = read_task(path)
         tuned, held_out = ([one.name for one in task.workloads if one.held_out == out] for out in (False, True))
-        backends = list(task.backends)
-        rows.append(
-            {"name": name, "summary": task.summary, "backends": backends, "workloads": tuned, "held_out": held_out}
-        )
+        about = {"name": name, "summary": task.summary, "backends": list(task.backends)}
+        rows.append({**about, "workloads": tuned, "held_out": held_out})
     if as_json:
         print_json(rows)
         return
-    print_rows(
-        ("task", "computes", "backends", "workloads", "held out"),
-        (
-            (
-                row["name"],
-                row["summary"],
-                ", ".join(row["backends"]),
-                str(len(row["workloads"])),
-                str(len(row["held_out"])),
-            )
-            for row in rows
-        ),
-        left=3,
-        prose=("computes",),
-    )
+    cells = []
+    for row in rows:
+        counts = (str(len(row[kind])) for kind in ("workloads", "held_out"))
+        cells.append((row["name"], row["summary"], ", ".join(row["backends"]), *counts))
+    print_rows(("task", "computes", "backends", "workloads", "held out"), cells, left=3, prose=("computes",))
 
 
 def graph(

@@ -16,10 +16,10 @@ from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models.calls import Message
 from tunesmith.graph.prompts.facts import examine
 from tunesmith.graph.prompts.template_prompt import template_messages
-from tunesmith.graph.roles.planner import plan_messages, share
+from tunesmith.graph.roles.planner import new_plan, plan_messages
 from tunesmith.graph.settings import make_settings
 from tunesmith.graph.setup import limits_for
-from tunesmith.graph.state import BASELINE, Branch, Plan
+from tunesmith.graph.state import BASELINE, Branch
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import DeviceInfo
 from tunesmith.kernels.rewrite.template import with_rules
@@ -62,17 +62,13 @@ def space(
     for clause in check_task(written, limits, index)[1]:
         echo(f"Note: {clause}.", err=True)
     if as_json:
-        print_json(
-            {
-                "task": made.name,
-                "target": limits.name,
-                "arch": limits.arch,
-                "workloads": [w.name for w in workloads],
-                "templates": found,
-                "rules_not_applied": reasons,
-                "for_other_devices": others,
-            }
-        )
+        about = {
+            "task": made.name,
+            "target": limits.name,
+            "arch": limits.arch,
+            "workloads": [w.name for w in workloads],
+        }
+        print_json({**about, "templates": found, "rules_not_applied": reasons, "for_other_devices": others})
         return
     for template, entry in zip(templates, found, strict=True):
         _print(template, entry, f"{made.name}, template {template.name}, on {limits.name}")
@@ -120,25 +116,16 @@ def _space(
         for label, points in space.rejected.items()
         if points
     ]
-    return {
-        "template": template.name,
-        "description": template.description,
-        "parameters": {parameter.name: list(parameter.values) for parameter in template.parameters},
-        "cartesian": space.cartesian,
-        "feasible": len(space),
-        "default": default_refused(template, workloads, limits),
-        "rejected": rejected,
-        # Points that are feasible on a held-out workload, too, and why the default is not, if so.
-        "held_out": [
-            {
-                "workload": other.name,
-                "feasible": len(feasible(template, [*workloads, other], limits)),
-                "default": default_refused(template, [other], limits),
-            }
-            for other in held_out
-            if other not in workloads
-        ],
-    }
+    # Points that are feasible on a held-out workload, too, and why the default is not, if so.
+    further = list[dict[str, Any]]()
+    for other in (one for one in held_out if one not in workloads):
+        count, why = len(feasible(template, [*workloads, other], limits)), default_refused(template, [other], limits)
+        further.append({"workload": other.name, "feasible": count, "default": why})
+    parameters = {parameter.name: list(parameter.values) for parameter in template.parameters}
+    about = {"template": template.name, "description": template.description, "parameters": parameters}
+    counts = {"cartesian": space.cartesian, "feasible": len(space)}
+    refused = {"default": default_refused(template, workloads, limits), "rejected": rejected}
+    return {**about, **counts, **refused, "held_out": further}
 
 
 def prompts(
@@ -163,15 +150,7 @@ def prompts(
         if role in ("template", "all"):
             unknown = "(what the planner answers)"
             branch = Branch(parent=BASELINE, kind="template", moves=(unknown,))
-            plan = Plan(
-                round=1,
-                bottleneck="unknown",
-                scope="general",
-                workloads=context.tuned_names,
-                evaluations=share(context, 1),
-                branches=(branch,),
-                analysis=unknown,
-            )
+            plan = new_plan(context, 1, context.tuned_names, [branch], bottleneck="unknown", analysis=unknown)
             _print_messages("template", template_messages(context, plan, branch, tree, []))
 
 

@@ -83,25 +83,17 @@ def _tokens(repeat: Repeat) -> str:
 
 def print_ablation(task: str, arms: Sequence[ArmResult], differences: Sequence[Difference]) -> None:
     """A row for each arm, then the differences."""
-    print_rows(
-        ("arm", "mean", "95 %", "spread", "by shape", "each", "evaluations", "calls", "tokens"),
-        (
-            (
-                arm.arm,
-                f"{arm.mean:.2f}x",
-                "-" if arm.low is None else f"{arm.low:.2f}-{arm.high:.2f}",
-                "-" if arm.spread is None else f"x{arm.spread:.2f}",
-                f"{arm.by_shape:.2f}x",
-                " ".join(f"{repeat.speedup:.2f}{'' if repeat.valid else '*'}" for repeat in arm.repeats),
-                " ".join(str(repeat.evaluations) for repeat in arm.repeats),
-                " ".join("-" if repeat.calls is None else str(repeat.calls) for repeat in arm.repeats),
-                " ".join(map(_tokens, arm.repeats)),
-            )
-            for arm in arms
-        ),
-        f"{task}: speed-up over the baseline, geometric mean over repeats, 95 % t interval of the mean logarithm",
-        prose=("each",),
-    )
+    headings, rows = ("arm", "mean", "95 %", "spread", "by shape", "each", "evaluations", "calls", "tokens"), []
+    for arm in arms:
+        interval = "-" if arm.low is None else f"{arm.low:.2f}-{arm.high:.2f}"
+        spread = "-" if arm.spread is None else f"x{arm.spread:.2f}"
+        each = " ".join(f"{one.speedup:.2f}{'' if one.valid else '*'}" for one in arm.repeats)
+        evaluations = " ".join(str(one.evaluations) for one in arm.repeats)
+        calls = " ".join("-" if one.calls is None else str(one.calls) for one in arm.repeats)
+        by_repeat = each, evaluations, calls, " ".join(map(_tokens, arm.repeats))
+        rows.append((arm.arm, f"{arm.mean:.2f}x", interval, spread, f"{arm.by_shape:.2f}x", *by_repeat))
+    title = "speed-up over the baseline, geometric mean over repeats, 95 % t interval of the mean logarithm"
+    print_rows(headings, rows, f"{task}: {title}", prose=("each",))
     if any(not repeat.valid for arm in arms for repeat in arm.repeats):
         echo("* no valid configuration: counted as 1.00x, as the baseline stays in use.")
     for one in differences:
@@ -173,12 +165,9 @@ def simulate(
         return
     rows = []
     for entry in report["tables"]:
-        cells = (
-            f"{_percentiles(one['median'])} ({_percentiles(one['p10'])} - {_percentiles(one['p90'])})"
-            for one in entry["results"]
-        )
+        cells = (f"{_ratio(one['median'])} ({_ratio(one['p10'])} - {_ratio(one['p90'])})" for one in entry["results"])
         rows.append((entry["name"], f"{entry['optimum']:.5g}", *cells, f"{entry['strategy_ms_per_ask']:.2f}"))
-    rows.append(("geometric mean", "", *(_percentiles(mean, 4) for mean in report["geomean"].values()), ""))
+    rows.append(("geometric mean", "", *(_ratio(mean, 4) for mean in report["geomean"].values()), ""))
     print_rows(("table", "optimum, ms", *(f"@{budget}" for budget in report["geomean"]), "ms an ask"), rows)
     led = "" if prior is None else f", led by {prior.name}"
     echo(
@@ -187,5 +176,5 @@ def simulate(
     )
 
 
-def _percentiles(ratio: float | None, digits: int = 3) -> str:
+def _ratio(ratio: float | None, digits: int = 3) -> str:
     return "inf" if ratio is None else f"{ratio:.{digits}f}"

@@ -155,17 +155,10 @@ def _measure(
     roofline, beaten = roofline.without_beaten(timed)
     for row in rows:
         row["floor_seconds"] = roofline.floor_seconds(*work[row["workload"]])
-    return {
-        "device": device.name,
-        "backend": device.backend,
-        "driver": device.driver,
-        "config": candidate.config,
-        "artifacts": {"candidate": candidate.digests, "baseline": baseline.digests},
-        "launch_floor_seconds": roofline.launch_seconds,
-        "roofline": asdict(roofline),
-        "notes": [*notes, *beaten],
-        "workloads": rows,
-    }
+    about = {"device": device.name, "backend": device.backend, "driver": device.driver, "config": candidate.config}
+    codes = {"artifacts": {"candidate": candidate.digests, "baseline": baseline.digests}}
+    measured = {"launch_floor_seconds": roofline.launch_seconds, "roofline": asdict(roofline)}
+    return {**about, **codes, **measured, "notes": [*notes, *beaten], "workloads": rows}
 
 
 def _row(
@@ -201,22 +194,15 @@ def _opponent(opponent: dict[str, Any]) -> str:
 
 
 def _print(found: dict[str, Any]) -> None:
-    print_rows(
-        ("workload", "time, us", "baseline, us", "speed-up", "99 %", "verdict", "of floor"),
-        (
-            (
-                row["workload"],
-                us(row["cold"]["candidate"]["median"]),
-                us(row["cold"]["baseline"]["median"]),
-                *speedup(*(row["cold"][key] for key in ("ratio", "low", "high"))),
-                short(row["cold"]["verdict"]),
-                percent(row["floor_seconds"] and row["floor_seconds"] / row["cold"]["candidate"]["median"]),
-            )
-            for row in found["workloads"]
-            if "cold" in row
-        ),
-        f"{found['task']} on {found['device']}",
-    )
+    headings = ("workload", "time, us", "baseline, us", "speed-up", "99 %", "verdict", "of floor")
+    rows = []
+    for row in found["workloads"]:
+        if cold := row.get("cold"):
+            seconds, floor = cold["candidate"]["median"], row["floor_seconds"]
+            ratio = speedup(*(cold[key] for key in ("ratio", "low", "high")))
+            times = us(seconds), us(cold["baseline"]["median"])
+            rows.append((row["workload"], *times, *ratio, short(cold["verdict"]), percent(floor and floor / seconds)))
+    print_rows(headings, rows, f"{found['task']} on {found['device']}")
     for row in found["workloads"]:
         for one in row.get("opponents", []):
             typer.echo(f"{row['workload']}, {one['name']} ({one['label']}): {_opponent(one)}")

@@ -78,15 +78,8 @@ def resume(
     def work(**terminal: Any) -> RunResult:
         from tunesmith.graph.run import resume
 
-        return resume(
-            run_dir,
-            more=more or 0,
-            rounds=rounds,
-            time_limit=time_limit,
-            dispatch_shapes=dispatch_shapes,
-            as_recorded=as_recorded,
-            **terminal,
-        )
+        asked: dict[str, Any] = {"rounds": rounds, "time_limit": time_limit, "dispatch_shapes": dispatch_shapes}
+        return resume(run_dir, more=more or 0, as_recorded=as_recorded, **asked, **terminal)
 
     drive(run_dir, work, as_json)
 

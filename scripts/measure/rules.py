@@ -154,23 +154,14 @@ def measured(
             speedups = {name: round(1 / getattr(best, of), 4) for name, of in SPEEDUPS.items()}
             taken = {"us": best.candidate.median, "plain_us": best.baseline.median, "floor_us": floor}
             times[workload.name] = speedups | {name: round(one * 1e6, 3) for name, one in taken.items()}
-    return {
-        "gain": round(means[0], 3),
-        "config": search.best,
-        "evaluated": len(search.seen),
-        "failed": len(search.failed),
-        "failures": sorted(set(search.failed.values()))[:3],
-        "seconds": round(time.monotonic() - begun, 1),
-        "times": times,
-        "without": {
-            _change(one, search.best): round(gain, 3) for one, gain in zip(compared[1:], means[1:], strict=True)
-        },
-        "refused": dict(made.refused),
-    }
-
-
-def _change(config: Config, best: Config) -> str:
-    return next(f"{name}={config[name]}" for name in config if config[name] != best[name])
+    alone = {}
+    for config, gain in zip(compared[1:], means[1:], strict=True):
+        changes = (f"{name}={value}" for name, value in config.items() if value != search.best[name])
+        alone[next(changes)] = round(gain, 3)
+    counts = {"evaluated": len(search.seen), "failed": len(search.failed)}
+    ended = {"failures": sorted(set(search.failed.values()))[:3], "seconds": round(time.monotonic() - begun, 1)}
+    found = {"gain": round(means[0], 3), "config": search.best, **counts, **ended}
+    return {**found, "times": times, "without": alone, "refused": dict(made.refused)}
 
 
 def main() -> int:

@@ -252,15 +252,10 @@ def measure_killers(place: Place, compilers: int) -> dict[str, Any]:
     figures = {name: found for name, (found, _) in runs.items()}
     # An endless loop takes its deadline.
     waited = sum(config[KILLER] == 2 for config in points["with"]) * deadlines.run
-    return {
-        "points": len(plain),
-        "killers": sum(bool(config[KILLER]) for config in points["with"]),
-        "outcomes": dict(kinds),
-        "wrongly_typed": wrong,
-        "seconds_of_deadlines": waited,
-        "ratio_of_search": round((figures["with"]["seconds"] - waited) / figures["without"]["seconds"], 3),
-        "runs": figures,
-    }
+    ratio = round((figures["with"]["seconds"] - waited) / figures["without"]["seconds"], 3)
+    counts = {"points": len(plain), "killers": sum(bool(config[KILLER]) for config in points["with"])}
+    seconds = {"seconds_of_deadlines": waited, "ratio_of_search": ratio}
+    return {**counts, "outcomes": dict(kinds), "wrongly_typed": wrong, **seconds, "runs": figures}
 
 
 def main() -> int:
