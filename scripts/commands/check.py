@@ -17,6 +17,7 @@ from tunesmith.cli.app import Backend, Json, ReferenceDeadline, Target, TaskArgu
 from tunesmith.cli.tables import print_json
 from tunesmith.graph.setup import limits_for, require_work
 from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.build.artifact import Candidate
 from tunesmith.kernels.build.guard import refuse_text
 from tunesmith.kernels.check.compare import REASONS
@@ -70,7 +71,7 @@ def check(
         if template is not None or config is not None:
             option = "--template" if template is not None else "--config"
             raise TunesmithError(f"{option}: it goes with a candidate; name its source with --source, or leave it out.")
-        _check_task(loaded, target, backend, reference_deadline, as_json=as_json)
+        _check_task(loaded, *limits_for(loaded, target, backend), reference_deadline, as_json=as_json)
         return
     options = JudgeOptions(deadlines=Deadlines(compile_deadline, run_deadline, reference_deadline, check_time))
     options = options if seed is None else replace(options, seed=seed)
@@ -146,9 +147,8 @@ def _print(verdict: CandidateVerdict) -> None:
         echo(f"  {note}")
 
 
-def _check_task(task: Task, target: str | None, backend: str, reference_deadline: float, *, as_json: bool) -> None:
+def _check_task(task: Task, limits: DeviceLimits, index: int, reference_deadline: float, *, as_json: bool) -> None:
     """Prints the parts that are right; a mistake is raised."""
-    limits, index = limits_for(task, target, backend)
     right, unchecked = check_task(task, limits, index, reference_deadline=reference_deadline)
     templates = task.sources(limits.backend).templates
     require_work(task, templates, [limits])

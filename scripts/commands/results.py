@@ -14,6 +14,7 @@ from tunesmith.cli.app import Force, Json, echo
 from tunesmith.cli.tables import print_json, print_rows, print_summary, short, speedup, us
 from tunesmith.graph.history import VARIABLE, HistoryError, StoredResult, open_store
 from tunesmith.graph.results.exports import export_run
+from tunesmith.graph.results.report import render_markdown
 from tunesmith.graph.results.summary import compare_runs, read_summary, write_csv
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.spec.template import described
@@ -40,8 +41,6 @@ def report(
         return
     summary = read_summary(run_dir)
     if markdown:
-        from tunesmith.graph.results.report import render_markdown  # imports Jinja and the charts
-
         sys.stdout.write(render_markdown(summary))
     elif as_json:
         print_json(summary.to_json())
