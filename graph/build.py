@@ -18,7 +18,7 @@ the journal, and calls only the role that was interrupted.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, cast
@@ -33,17 +33,22 @@ from tunesmith.graph.journal.log import RunLog, stage_of
 from tunesmith.graph.models.recorded import NotRecorded
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.roles import REGISTERED, Role
-from tunesmith.graph.roles.approval import Approver, Explainer
-from tunesmith.graph.roles.planner import Planner, searches
-from tunesmith.graph.roles.templater import Templater
-from tunesmith.graph.roles.tester import Tester
-from tunesmith.graph.roles.tuner import Tuner
+from tunesmith.graph.roles.approval import approve, explain_round
+from tunesmith.graph.roles.planner import plan_round, searches
+from tunesmith.graph.roles.templater import provide_templates
+from tunesmith.graph.roles.tester import test_round
+from tunesmith.graph.roles.tuner import tune_round
 from tunesmith.graph.settings import Placement, Settings
 from tunesmith.graph.state import State
 from tunesmith.hw.errors import TunesmithError
 
-BUILT_IN: dict[str, Callable[[], Role]] = {
-    one.name: one for one in (Planner, Approver, Templater, Tuner, Tester, Explainer)
+BUILT_IN: dict[str, Role] = {
+    "plan": plan_round,
+    "approve": approve,
+    "template": provide_templates,
+    "tune": tune_round,
+    "test": test_round,
+    "explain": explain_round,
 }
 """Our own roles by name, in the order of their work. Without a model they work by rules, or not at all."""
 BACK = ("plan", "template")
@@ -59,7 +64,7 @@ def _installed(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
 
 def load_roles() -> dict[str, Role]:
     """One role for each name. A registered role replaces one of another package, and that a built-in one."""
-    roles = {name: make() for name, make in BUILT_IN.items()}
+    roles = dict(BUILT_IN)
     for point in _installed(tuple(sys.path)):
         try:
             roles[point.name] = point.load()()
@@ -75,11 +80,11 @@ def load_roles() -> dict[str, Role]:
 def roles_of(settings: Settings, with_model: bool) -> dict[str, Role]:
     """The roles of a run by name, without built-in roles that have nothing to do in it or in its arm."""
     roles = load_roles()
-    if settings.approve == "none" and isinstance(roles["approve"], Approver):
+    if settings.approve == "none" and roles["approve"] is approve:
         del roles["approve"]
     # Rules do not read explanations.
     explained = with_model and settings.explain and settings.planner == "model" and settings.arm != "rewrite"
-    if not explained and isinstance(roles["explain"], Explainer):
+    if not explained and roles["explain"] is explain_round:
         del roles["explain"]
     if not searches(settings):
         del roles["tune"]
@@ -101,7 +106,7 @@ def build_graph(
         back = () if name in BUILT_IN else BACK
         targets = dict.fromkeys([following, *back, *([END] if may_end else ())])
         # LangGraph searches the bytecode of a function for subgraphs: 5 ms at each start, none for a partial.
-        step = partial(_take_step, roles[name], following, may_end)
+        step = partial(_take_step, name, roles[name], following, may_end)
         graph.add_node(name, step, destinations=tuple(targets))
     graph.add_edge(START, chain[0])
     return graph
@@ -157,35 +162,37 @@ def ended_by(log: RunLog) -> str:
     return steps[-1].event.done
 
 
-def _take_step(role: Role, following: str, may_end: bool, state: State, runtime: Runtime[Context]) -> Command[Any]:
-    """A node of the graph: the role, unless the journal has that it finished."""
+def _take_step(
+    name: str, role: Role, following: str, may_end: bool, state: State, runtime: Runtime[Context]
+) -> Command[Any]:
+    """A node of the graph: the role of this name, unless the journal has that it finished."""
     context = runtime.context
     # A plan begins a round; it is not part of the turns of the round before.
-    turn = 0 if role.name == "plan" else state.get("turn", 0)
+    turn = 0 if name == "plan" else state.get("turn", 0)
     stage = stage_of(state.get("round", 0))
-    if (known := _finished_step(context, role.name, turn, stage, following)) is not None:
+    if (known := _finished_step(context, name, turn, stage, following)) is not None:
         return known
     try:
         result = role(state, context)
     except NotRecorded as error:
         if not may_end or context.log.verdict() is None:
             raise
-        context.note(role.name, f"{error} The run ends with its earlier results.", stage)
+        context.note(name, f"{error} The run ends with its earlier results.", stage)
         result = {"done": "recording"}
     result, event = result if isinstance(result, tuple) else (result, None)
     command: Command[Any] = result if isinstance(result, Command) else Command(update=result)
     update = cast(State, dict(cast(Mapping[str, Any], command.update or {})))
     if unknown := set(update) - set(State.__annotations__):
         raise TunesmithError(
-            f"The role {role.name} returns {', '.join(sorted(unknown))}, which the state does not have; to send "
+            f"The role {name} returns {', '.join(sorted(unknown))}, which the state does not have; to send "
             'it back, return Command(goto="template", update=...).'
         )
-    if role.name == "plan":
+    if name == "plan":
         update |= {"turn": 0}
-    goto = _sent_back(role.name, command.goto, state, update, context) if command.goto else ""
+    goto = _sent_back(name, command.goto, state, update, context) if command.goto else ""
     done = update.get("done", state.get("done", ""))
     goto = goto or (END if may_end and done else following)
-    taken = StepTaken(role=role.name, turn=turn, goto=goto, done=done if goto == END else "", update=dict(update))
+    taken = StepTaken(role=name, turn=turn, goto=goto, done=done if goto == END else "", update=dict(update))
     # A plan belongs to the round that it begins, the planner's step to the round before.
     last = [] if event is None else [(event, stage_of(update.get("round", state.get("round", 0))))]
     context.journal.append_all([*last, (taken, stage)])

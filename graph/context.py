@@ -118,10 +118,9 @@ class Context:
 
     def drop_beaten_roofs(self, kernel: str, seconds: Mapping[str, float]) -> bool:
         """Leaves out and reports the roofs that `kernel` beats, by its seconds on workloads; True if floors changed."""
-        roofline, task = self.roofline(), self.task
-        runs = [(f"{kernel} on {name}", taken, task.workload(name)) for name, taken in seconds.items()]
-        timed = [Timed(what, taken, task.bytes_of(at), task.flops_of(at), task.arithmetic) for what, taken, at in runs]
-        kept, reasons = roofline.without_beaten(timed)
+        works = {name: self.task.work_of(self.task.workload(name)) for name in seconds}
+        timed = [Timed(f"{kernel} on {name}", taken, *works[name]) for name, taken in seconds.items()]
+        kept, reasons = self.roofline().without_beaten(timed)
         if reasons:
             self.journal.append(RooflineMeasured(roofline=kept))
         for reason in reasons:
@@ -166,15 +165,14 @@ class Context:
 
     def floor(self, workload: Workload) -> float | None:
         """The shortest possible seconds of a workload, if the roofs are known."""
-        task = self.task
-        return self.roofline().floor_seconds(task.bytes_of(workload), task.flops_of(workload), task.arithmetic)
+        return self.roofline().floor_seconds(*self.task.work_of(workload))
 
     def bottleneck(self, workload: Workload, seconds: float) -> Bottleneck:
         """The limit of a kernel that takes `seconds` on a workload."""
         if self.device.limits.kind == "gpu" and seconds < LATENCY_SECONDS:
             return "latency"
-        task = self.task
-        return self.roofline().bound(task.bytes_of(workload), task.flops_of(workload), task.arithmetic or "float32")
+        moved, flops, dtype = self.task.work_of(workload)
+        return self.roofline().bound(moved, flops, dtype or "float32")
 
     def template(self, template_id: str) -> Template:
         """The template of an id. Raises `JournalError` where it is not part of the run."""

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from tunesmith.actors.judging.task_check import check_reference
 from tunesmith.graph.context import Context, baseline_request
-from tunesmith.graph.journal.events import ShapeCompared
-from tunesmith.graph.journal.records import Disqualified, Figures, ResultRecord, Verdict, Winner
+from tunesmith.graph.journal.events import Disqualified, Figures, ResultRecord, ShapeCompared, Verdict, Winner
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.roles.tester import disqualified, examine_winners, finalist_results, requests_for
 from tunesmith.graph.setup import pools

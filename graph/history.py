@@ -25,12 +25,10 @@ from pydantic import Field, ValidationError
 
 from tunesmith import __version__
 from tunesmith.graph.context import Context
-from tunesmith.graph.journal.events import EarlierResults, TemplateAdded, VerdictReached
+from tunesmith.graph.journal import events
 from tunesmith.graph.journal.log import LIBRARY, RunLog, observation, quantities_of, seconds_of
-from tunesmith.graph.journal.records import KnownResult, Suggestion, TemplateResults, Verdict
 from tunesmith.graph.journal.store import Journal, JournalError
-from tunesmith.graph.outputs import require_writable_file
-from tunesmith.graph.settings import Settings
+from tunesmith.graph.settings import Settings, require_writable_file
 from tunesmith.graph.state import BASELINE, Bottleneck
 from tunesmith.hw.errors import TunesmithError, named_path
 from tunesmith.hw.limits import DeviceLimits
@@ -215,7 +213,7 @@ def open_store(environment: Mapping[str, str] = os.environ) -> ResultsStore | No
 
 def suggest(
     task: Task, device: DeviceInfo, settings: Settings, limits: Sequence[DeviceLimits], *, written: bool
-) -> EarlierResults | None:
+) -> events.EarlierResults | None:
     """The history of a new run of `task` on `device`: the results of `settings.prior`, and configurations of the
     results store to measure first; None without either. Raises `TunesmithError`.
 
@@ -246,15 +244,15 @@ def suggest(
         (one for one in known if one.task == task.name and one.config),
         key=lambda one: (one.device != device.name, (one.sizes, one.types) not in shapes, one.ratio),
     )
-    found: dict[str, Suggestion] = {}
+    found: dict[str, events.Suggestion] = {}
     for one in (*filter(fits, ranked), *(ranked if written else ())):
-        suggestion = Suggestion(config=one.config, device=one.device, driver=one.driver, ratio=one.ratio)
+        suggestion = events.Suggestion(config=one.config, device=one.device, driver=one.driver, ratio=one.ratio)
         found.setdefault(config_key(one.config), suggestion)
     brought = evidence(known) if written else {}
     if not found and not brought:
         return prior
     kept = {"suggestions": tuple(found.values())[:MAX_SUGGESTIONS], "evidence": brought}
-    return (prior or EarlierResults()).model_copy(update=kept)
+    return (prior or events.EarlierResults()).model_copy(update=kept)
 
 
 def evidence(results: Iterable[StoredResult]) -> dict[Bottleneck, list[str]]:
@@ -273,7 +271,7 @@ def evidence(results: Iterable[StoredResult]) -> dict[Bottleneck, list[str]]:
     return {bound: those[:MAX_EVIDENCE] for bound, those in lines.items() if bound != "unknown"}
 
 
-def read_prior(path: Path) -> EarlierResults:
+def read_prior(path: Path) -> events.EarlierResults:
     """The results of a run's folder, or of a table in Kernel Tuner's format. Raises `TunesmithError`."""
     if path.is_dir():
         return _prior_of_run(path)
@@ -281,10 +279,12 @@ def read_prior(path: Path) -> EarlierResults:
         raise TunesmithError(f"--prior: {path} is neither the folder of a run nor a table of `tunesmith exhaust`.")
     table = Prior.from_table(path)
     results = tuple((config, one.value, one.failure) for config, one in table.results)
-    return EarlierResults(prior=table.name, results=(TemplateResults(template="", name="", results=results),))
+    return events.EarlierResults(
+        prior=table.name, results=(events.TemplateResults(template="", name="", results=results),)
+    )
 
 
-def _prior_of_run(folder: Path) -> EarlierResults:
+def _prior_of_run(folder: Path) -> events.EarlierResults:
     """The evaluations of a run on all its tuned workloads at once; single workloads have another scale. Templates that
     never entered the run, or that a role took out of it, are left out."""
     with Journal(folder, create=False, reading=True) as journal:
@@ -292,22 +292,22 @@ def _prior_of_run(folder: Path) -> EarlierResults:
         if (baseline := log.baseline) is None:
             raise JournalError(f"--prior: the run in {folder} has measured nothing yet; name another.")
         of, vetoed = log.objective, log.vetoed()
-        names = {event.id: event.template.name for event in log.events(TemplateAdded)}
+        names = {event.id: event.template.name for event in log.events(events.TemplateAdded)}
         base, weights = quantities_of(baseline, of), log.weights
-        found: dict[str, list[KnownResult]] = {}
+        found: dict[str, list[events.KnownResult]] = {}
         for evaluation in log.evaluations():
             whole = evaluation.failure is not None or set(base) <= set(evaluation.outcomes)
             if whole and evaluation.template in names and evaluation.template not in vetoed:
                 seen = observation(evaluation, list(base), base, weights, of)
                 found.setdefault(evaluation.template, []).append((evaluation.config, seen.value, seen.failure))
-    results = tuple(TemplateResults(template=one, name=names[one], results=tuple(found[one])) for one in found)
+    results = tuple(events.TemplateResults(template=one, name=names[one], results=tuple(found[one])) for one in found)
     name = f"the run {folder.name}"
     # Raises where nothing was measured: before this run begins, not in its first search.
     _prior((row for one in results for row in one.results), name)
-    return EarlierResults(prior=name, results=results)
+    return events.EarlierResults(prior=name, results=results)
 
 
-def _require_common(earlier: EarlierResults, templates: Sequence[Template]) -> None:
+def _require_common(earlier: events.EarlierResults, templates: Sequence[Template]) -> None:
     """Raises `TunesmithError` when no template has all its parameters in the prior, which is then of no use."""
     known = {tuple(sorted(config)) for one in earlier.results for config, _, _ in one.results}
     wanted = [{parameter.name for parameter in template.parameters} for template in templates]
@@ -326,7 +326,7 @@ def _require_common(earlier: EarlierResults, templates: Sequence[Template]) -> N
 def prior_of(log: RunLog, template: Template, space: Space) -> Prior | None:
     """The prior of a run for the search of `template`; None without one: results of the same template, by id, else by
     name; if these have no point of `space`, all results in `space`, and the results of a table."""
-    kept = log.last(EarlierResults) or EarlierResults()
+    kept = log.last(events.EarlierResults) or events.EarlierResults()
     for rows in (
         [row for one in kept.results if one.template == template.id for row in one.results],
         [row for one in kept.results if one.name == template.name for row in one.results],
@@ -337,38 +337,35 @@ def prior_of(log: RunLog, template: Template, space: Space) -> Prior | None:
     return None
 
 
-def _prior(rows: Iterable[KnownResult], name: str) -> Prior:
+def _prior(rows: Iterable[events.KnownResult], name: str) -> Prior:
     return Prior(((config, Observation(value, failure=failure)) for config, value, failure in rows), name)
 
 
 # At the end of a run
 
 
-def learn(context: Context, verdict: Verdict, run: str) -> None:
+def learn(context: Context, verdict: events.Verdict, run: str) -> None:
     """Keeps the results of a run's final comparison: on each workload the best configuration and the general one, where
     they are shown to be faster than the baseline. A store that cannot be written is reported."""
     store = open_store() if context.settings.wisdom and verdict.objective == "time" else None
-    reached = context.log.entries(VerdictReached)
+    reached = context.log.entries(events.VerdictReached)
     if store is None or not reached or context.log.started.device.driver != context.device.driver:
         # The measurements may be from either of two drivers.
         return
     # A run that had ended may be finished again, days later.
     at = datetime.fromtimestamp(reached[-1].at, UTC).isoformat(timespec="seconds")
     device, changes = context.device, _changes(context)
+    here = {"backend": device.backend, "device": device.name, "driver": device.driver}
+    origin = {"task": context.task.name, "at": at, "run": run, "tunesmith": __version__}
     found = [
         StoredResult(
-            task=context.task.name,
+            **here,
+            **origin,
             template=context.template(winner.template).name,
             config=winner.config,
-            backend=device.backend,
-            device=device.name,
-            driver=device.driver,
             sizes=row.sizes,
             types=row.types,
             **figures.model_dump(include={"seconds", "ratio", "low", "high"}),
-            at=at,
-            run=run,
-            tunesmith=__version__,
             # Once for each workload.
             **(changes.get(row.workload, {}) if figures is row.best else {}),
         )

@@ -26,23 +26,13 @@ from tunesmith.actors.judging.task_check import check_reference, meant_for
 from tunesmith.graph.context import Context
 from tunesmith.graph.dispatch import measure_further_shapes
 from tunesmith.graph.history import best_roofs, learn, suggest
-from tunesmith.graph.journal.events import (
-    BaselineMeasured,
-    EarlierResults,
-    Event,
-    Extended,
-    RooflineMeasured,
-    RunStarted,
-    StepTaken,
-)
+from tunesmith.graph.journal import events
 from tunesmith.graph.journal.log import RunLog
-from tunesmith.graph.journal.records import Origin
 from tunesmith.graph.journal.store import Journal, JournalError, remove_journal
 from tunesmith.graph.models.opening import check_models, destination, open_models
-from tunesmith.graph.outputs import require_new_folder
 from tunesmith.graph.progress import Listener, Progress, silent
 from tunesmith.graph.results.summary import Summary, summarise
-from tunesmith.graph.settings import Settings, as_path, make_settings, new_run_dir
+from tunesmith.graph.settings import Settings, as_path, make_settings, new_run_dir, require_new_folder
 from tunesmith.graph.setup import (
     choose_device,
     inventory_for,
@@ -72,7 +62,7 @@ def _extended(journal: Journal, settings: Settings, given: dict[str, Any]) -> Se
     changed = {name: given[name] for name in ("dispatch_shapes",) if name in given}
     if given.keys() - changed.keys():
         log, spent, more_time = RunLog(journal), journal.seconds_spent(), given.get("time_limit")
-        had, step = max((plan.round for plan in log.plans), default=0), log.last(StepTaken)
+        had, step = max((plan.round for plan in log.plans), default=0), log.last(events.StepTaken)
         limit = math.inf if settings.time_limit is None else settings.time_limit
         # A run also ends by time when the rest is only enough for a comparison.
         if not more_time and (spent >= limit or (step is not None and step.done == "time")):
@@ -88,7 +78,7 @@ def _extended(journal: Journal, settings: Settings, given: dict[str, Any]) -> Se
             changed["time_limit"] = spent + more_time
     extended = make_settings(**settings.model_dump(mode="json") | changed)
     if changed:
-        journal.append(Extended(**changed))
+        journal.append(events.Extended(**changed))
     return extended
 
 
@@ -154,7 +144,7 @@ def tune(
             # Before `RunStarted`: a run that was begun has everything it needs.
             journal.append(earlier)
         origin = origin_of(None if isinstance(task, Task) else chosen.task)
-        journal.append(RunStarted(settings=chosen, task=loaded, device=device, origin=origin))
+        journal.append(events.RunStarted(settings=chosen, task=loaded, device=device, origin=origin))
         with _opened(loaded, device, chosen, journal, listener, models) as context:
             return _carry_on(context, folder, ask)
 
@@ -200,7 +190,7 @@ def resumed(
         log = RunLog(journal)
         started = log.started
         settings, task, old = started.settings, started.task, started.device
-        for extension in log.events(Extended):
+        for extension in log.events(events.Extended):
             settings = settings.model_copy(update=extension.model_dump(exclude_none=True))
         changed = "" if as_recorded or started.origin.in_memory else changed_files(task, settings.task, old.backend)
         if changed:
@@ -239,11 +229,11 @@ def _opened(
             context.close()
 
 
-def origin_of(task: str | None) -> Origin:
+def origin_of(task: str | None) -> events.Origin:
     """The origin of a run that begins now, of a task by its name or path; None for one without a file."""
     program, *arguments = sys.argv or [""]
     file = None if task is None else find_task(task)
-    return Origin(
+    return events.Origin(
         command=shlex.join([Path(program).name, *arguments]),
         host=platform.node(),
         python=platform.python_version(),
@@ -284,9 +274,11 @@ def changed_files(begun: Task, name: str, backend: Backend) -> str:
 def _clear(folder: Path) -> None:
     """Empties the folder of a run without measurements, as after a mistake in the task; else a `TunesmithError`."""
     with Journal(folder, create=False) as journal, hold_run(folder):
-        for event in [entry.event for entry in journal.entries(Event)]:
-            failed = isinstance(event, BaselineMeasured) and event.evaluation.failure is not None
-            if not failed and not isinstance(event, EarlierResults | RunStarted | RooflineMeasured):
+        for event in [entry.event for entry in journal.entries(events.Event)]:
+            failed = isinstance(event, events.BaselineMeasured) and event.evaluation.failure is not None
+            if not failed and not isinstance(
+                event, events.EarlierResults | events.RunStarted | events.RooflineMeasured
+            ):
                 go_on = f"`tunesmith resume {shlex.quote(str(folder))}`"
                 raise TunesmithError(f"--run-dir: {folder} holds a run already; go on with {go_on}, or choose another.")
         remove_journal(folder)

@@ -1,6 +1,12 @@
-"""The settings of a run, declared once: the options of `tunesmith tune` (by `tunesmith.cli.options`), the keys of a
-settings file, and the keywords of `tunesmith.graph.tune`. They are stored beside the run, so the key of a model's
-server is never among them: only the name of the environment variable that has it.
+"""The settings of a run, and what every option that names a file or a folder has in common.
+
+Settings are declared once: the options of `tunesmith tune` (by `tunesmith.cli.options`), the keys of a settings file,
+and the keywords of `tunesmith.graph.tune`. They are stored beside the run, so the key of a model's server is never
+among them: only the name of the environment variable that has it.
+
+Nothing is overwritten in silence. A command writes a new or an empty file, or replaces its own former output, known by
+its first bytes; any other file only with --force. A folder must be new or empty. In the folder of a run, only that run
+writes.
 """
 
 from __future__ import annotations
@@ -8,7 +14,8 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
@@ -308,3 +315,38 @@ def new_run_dir(task: str, base: Path) -> Path:
     while (path := base / f"{name or 'run'}-{number:03d}").exists():
         number += 1
     return path
+
+
+def require_writable_file(file: Path, option: str, *, begins: bytes, force: bool = False) -> None:
+    """Raises `TunesmithError` where `file`, the value of `option`, must not be written. begins: the first bytes of what
+    the command writes; empty where it replaces nothing of its own. force: other files may be replaced."""
+    with _outside_of_runs(file, option):
+        # Anything but a regular file, such as /dev/stdout or a pipe, has no contents to lose.
+        if force or not file.is_file() or not file.stat().st_size:
+            return
+        with file.open("rb") as there:
+            ours = bool(begins) and there.read(len(begins)) == begins
+    if not ours:
+        what = ", and this command did not write it" if begins else ""
+        raise TunesmithError(f"{option}: {file} exists{what}; name another file, or replace it with --force.")
+
+
+def require_new_folder(folder: Path, option: str) -> None:
+    """Raises `TunesmithError` unless `folder`, the value of `option`, is missing or empty, and not inside a run's."""
+    with _outside_of_runs(folder, option):
+        taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+    if taken:
+        what = "is not empty" if folder.is_dir() else "is a file"
+        raise TunesmithError(f"{option}: {folder} {what}; name a new or an empty folder.")
+
+
+@contextmanager
+def _outside_of_runs(path: Path, option: str) -> Iterator[None]:
+    """Looks at a path that is not in the folder of a run; also an error of the file system is a `TunesmithError`."""
+    try:
+        if run := next((one for one in path.resolve().parents if (one / "journal.sqlite").is_file()), None):
+            where = f"would lie in {run}, the folder of a run, where only that run writes"
+            raise TunesmithError(f"{option}: {path} {where}; choose another place.")
+        yield
+    except OSError as error:
+        raise TunesmithError(f"{option}: {path} cannot be written ({error.strerror}); choose another place.") from error

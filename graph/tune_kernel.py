@@ -27,7 +27,7 @@ from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.task import FunctionOpponent, KernelOpponent, Task
 from tunesmith.kernels.spec.taskfile import sentence
 from tunesmith.kernels.spec.template import BACKENDS
-from tunesmith.kernels.triton.function import plain_function, read_function, typed
+from tunesmith.kernels.triton.draft import plain_function, read_function, typed
 
 Framework = Literal["numpy", "torch", "cupy"]
 Example = Any

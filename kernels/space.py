@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.hw.limits import DeviceLimits
-from tunesmith.hw.occupancy import occupancy
+from tunesmith.hw.limits import DeviceLimits, occupancy
 from tunesmith.kernels.outcome import Rejected, Resources
 from tunesmith.kernels.spec.expression import MAX_INTEGER, Expression, ExpressionError, parse
 from tunesmith.kernels.spec.task import Geometry, Workload

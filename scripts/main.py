@@ -1,6 +1,6 @@
 """The command line: its commands by name, and the sentence and exit code of each way to fail.
 
-Each command is in a module of its own, imported when it is called. A user's mistake is a `TunesmithError` with a
+The modules of commands are imported when one of theirs is called. A user's mistake is a `TunesmithError` with a
 sentence; any other exception becomes one sentence here, and a file with the details.
 """
 
@@ -32,27 +32,26 @@ EXIT_BUG = 70
 """EX_SOFTWARE of sysexits.h."""
 
 COMMANDS = {
-    "devices": "List the devices that can be tuned on.",
-    "tasks": "List the tasks that ship with Tunesmith.",
-    "graph": "Print the state machine as a mermaid drawing.",
-    "init": "Draft a task from a kernel.",
-    "space": "Show a task's parameters and how many points are feasible.",
-    "tune": "Tune a task on the device, and report the result.",
-    "resume": "Continue a run, or let it measure more.",
-    "report": "Print the results of a run.",
-    "export": "Export the results of a run for PyTorch, CuPy, C++, Triton or other tuners.",
-    "compare": "Compare runs of one task.",
-    "ablate": "Compare rewriting, templates, search and the whole tree.",
-    "check": "Say whether a kernel or a task is right, and why not.",
-    "bench": "Time one configuration against the baseline.",
-    "recheck": "Time a run's best few configurations again, and say what changed.",
-    "prompts": "Print the prompts for a model, without asking it.",
-    "simulate": "Replay a search on recorded tables.",
-    "wisdom": "List, show, export or import the results of earlier runs.",
-    "exhaust": "Measure a whole space, in Kernel Tuner's format.",
+    "devices": ("listing", "List the devices that can be tuned on."),
+    "tasks": ("listing", "List the tasks that ship with Tunesmith."),
+    "graph": ("listing", "Print the state machine as a mermaid drawing."),
+    "init": ("init", "Draft a task from a kernel."),
+    "space": ("preview", "Show a task's parameters and how many points are feasible."),
+    "tune": ("tune", "Tune a task on the device, and report the result."),
+    "resume": ("tune", "Continue a run, or let it measure more."),
+    "report": ("results", "Print the results of a run."),
+    "export": ("results", "Export the results of a run for PyTorch, CuPy, C++, Triton or other tuners."),
+    "compare": ("results", "Compare runs of one task."),
+    "ablate": ("studies", "Compare rewriting, templates, search and the whole tree."),
+    "check": ("check", "Say whether a kernel or a task is right, and why not."),
+    "bench": ("timing", "Time one configuration against the baseline."),
+    "recheck": ("timing", "Time a run's best few configurations again, and say what changed."),
+    "prompts": ("preview", "Print the prompts for a model, without asking it."),
+    "simulate": ("studies", "Replay a search on recorded tables."),
+    "wisdom": ("results", "List, show, export or import the results of earlier runs."),
+    "exhaust": ("studies", "Measure a whole space, in Kernel Tuner's format."),
 }
-"""The commands with their lines in the help: each is a function in a module of its name in `tunesmith.cli.commands`;
-`resume` is in the module `tune`."""
+"""The commands: each is a function of its name in a module of `tunesmith.cli.commands`, with its line in the help."""
 _LOOK: dict[str, Any] = {
     "context_settings": {"help_option_names": ["-h", "--help"]},
     "pretty_exceptions_enable": False,
@@ -68,7 +67,7 @@ class _Commands(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name in COMMANDS and cmd_name not in self.commands:
-            module = import_module(f"tunesmith.cli.commands.{'tune' if cmd_name == 'resume' else cmd_name}")
+            module = import_module(f"tunesmith.cli.commands.{COMMANDS[cmd_name][0]}")
             alone = typer.Typer(add_completion=False, **_LOOK)
             alone.command(cmd_name)(getattr(module, cmd_name))
             self.commands[cmd_name] = typer.main.get_command(alone)
@@ -83,7 +82,7 @@ class _Commands(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
 
 
 app = typer.Typer(

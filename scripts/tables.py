@@ -8,7 +8,7 @@ import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -20,7 +20,7 @@ from tunesmith.cli.app import echo
 from tunesmith.kernels.spec.template import described
 
 if TYPE_CHECKING:
-    from tunesmith.graph.journal.records import ExaminationRow, Figures, ModelsUsage
+    from tunesmith.graph.journal.events import ExaminationRow, Figures, ModelsUsage
     from tunesmith.graph.results.summary import Summary
 
 LEGEND = (
@@ -70,13 +70,9 @@ def print_rows(
     table = Table(title=heading, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for at, name in enumerate(headings):
         text, wrapped = at < left or name in prose or name in ("verdict", "on the front"), name in prose
-        table.add_column(
-            name,
-            justify="left" if text else "right",
-            no_wrap=not wrapped,
-            overflow="fold",
-            min_width=24 if wrapped else None,
-        )
+        least = 24 if wrapped else None
+        justify: Literal["left", "right"] = "left" if text else "right"
+        table.add_column(name, justify=justify, no_wrap=not wrapped, overflow="fold", min_width=least)
     for row in found:
         table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
     if out.measure(table, options=out.options.update(max_width=sys.maxsize)).minimum <= out.width:
@@ -135,36 +131,23 @@ def _print_tables(summary: Summary) -> None:
     """The workloads, the opponents, and time and energy of the finalists. `LEGEND` explains the columns."""
     for title, rows in (("Tuned workloads", summary.tuned), ("Held-out workloads", summary.held_out)):
         headings = ("workload", "baseline", "general", "speed-up", "99 %", "verdict", "best", "of floor", "regret")
-        print_rows(
-            headings,
-            (
-                (
-                    row.workload,
-                    us(row.baseline_seconds),
-                    *_figures(row.general),
-                    us(row.best.seconds if row.best else None),
-                    percent(row.share_of_floor),
-                    percent(row.regret),
-                )
-                for row in rows
-            ),
-            f"{title}: microseconds per launch, baseline: {summary.baseline_label}",
-        )
-    print_rows(
-        ("workload", "opponent", "label", "time", "speed-up", "99 %", "remark"),
-        (
-            (row.workload, one.name, one.label, us(one.seconds), *speedup(one.ratio, one.low, one.high), one.remark)
-            for row in summary.rows
-            for one in row.opponents
-        ),
-        "Opponents: microseconds per call, and how much faster the general configuration is",
-        left=3,
-        prose=("remark",),
-    )
+        cells = []
+        for row in rows:
+            times = us(row.baseline_seconds), *_figures(row.general), us(row.best.seconds if row.best else None)
+            cells.append((row.workload, *times, percent(row.share_of_floor), percent(row.regret)))
+        print_rows(headings, cells, f"{title}: microseconds per launch, baseline: {summary.baseline_label}")
+    met = [
+        (row.workload, one.name, one.label, us(one.seconds), *speedup(one.ratio, one.low, one.high), one.remark)
+        for row in summary.rows
+        for one in row.opponents
+    ]
+    title = "Opponents: microseconds per call, and how much faster the general configuration is"
+    names = ("workload", "opponent", "label", "time", "speed-up", "99 %", "remark")
+    print_rows(names, met, title, left=3, prose=("remark",))
     energies = []
-    for row in summary.front:
-        kernel, best = described(row.template, row.config), "yes" if row.best else "no"
-        energies.append((kernel, f"{row.ratio:.3f}", f"{row.energy_ratio:.3f}", best))
+    for point in summary.front:
+        kernel, best = described(point.template, point.config), "yes" if point.best else "no"
+        energies.append((kernel, f"{point.ratio:.3f}", f"{point.energy_ratio:.3f}", best))
     title = "Time and energy over the baseline's, over all tuned workloads"
     print_rows(("finalist", "time", "energy", "on the front"), energies, title, prose=("finalist",))
 

@@ -156,6 +156,12 @@ def rejected(outcome: Outcome, steps: Sequence[Passed | Skipped] = ()) -> Candid
     return CandidateVerdict("rejected", reason_of(outcome), describe(outcome), tuple(steps))
 
 
+def _rejected_at(outcome: Outcome, step: Step, passed: Sequence[Passed | Skipped]) -> CandidateVerdict:
+    """The rejection in a step, with the remedy for the case that no caller has its made-up values."""
+    verdict, remedy = rejected(outcome, passed), for_rejection(step)
+    return replace(verdict, detail=f"{verdict.detail}; {remedy}") if remedy else verdict
+
+
 def _dealt(compilers: Sequence[Isolated], method: str, seconds: float, sources: Sequence[Specialised]) -> Iterator[Any]:
     """The answers of compilers to `sources`, in their order, dealt out in turn: a list that comes again with another
     method finds each source where it was, and what its process has kept of it."""
@@ -351,9 +357,7 @@ class _Judgement:
         self._go_through(steps, only, findings)
         passed = findings.passed()
         if (wrong := findings.wrong()) is not None:
-            outcome, at = wrong
-            verdict, remedy = rejected(outcome, passed), for_rejection(at)
-            return replace(verdict, detail=f"{verdict.detail}; {remedy}") if remedy else verdict, None
+            return _rejected_at(*wrong, passed), None
         own = [step.workload for step in steps if not step.derived]
         timed = self._timed(candidate, min(own, key=lambda one: (one.held_out, self._task.bytes_of(one))))
         if not isinstance(timed, Measured):
@@ -361,8 +365,7 @@ class _Judgement:
         for far in self._far if only is None else ():
             result = self._launched_far(candidate, baseline, far)
             if not isinstance(result, Passed | Skipped):
-                verdict, remedy = rejected(result, passed), for_rejection(replace(far.period, workload=far.workload))
-                return replace(verdict, detail=f"{verdict.detail}; {remedy}"), None
+                return _rejected_at(result, replace(far.period, workload=far.workload), passed), None
             passed.append(result)
             if isinstance(result, Skipped):
                 findings.unchecked.setdefault(f"arrays beyond 4 GiB were not checked: on {result.step}, {result.why}")
@@ -483,7 +486,7 @@ class _Judgement:
             probes = self._queue.submit(self._compilers[0].call, "probes", deadline).result()
             roofs = first.call("calibrate", probes, seconds=deadline) if isinstance(probes, dict) else None
             self._roofline = roofs if isinstance(roofs, Roofline) else Roofline()
-        floor = self._roofline.floor_seconds(task.bytes_of(workload), task.flops_of(workload), task.arithmetic) or 0.0
+        floor = self._roofline.floor_seconds(*task.work_of(workload)) or 0.0
         listener(f"checking timed launches on {workload.name}")
         answer = first.call("visit", candidate, [workload.name], replace(QUICK, floor=floor))
         outcome: Outcome = answer[workload.name] if isinstance(answer, dict) else answer

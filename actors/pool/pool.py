@@ -31,13 +31,7 @@ from tunesmith.actors.process import pack, unpack
 from tunesmith.hw.device_lock import REPORT_AFTER_SECONDS
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.roofline import Roofline
-from tunesmith.kernels.build.artifact import (
-    Artifact,
-    ArtifactCache,
-    Candidate,
-    EvaluationRequest,
-    cache_key,
-)
+from tunesmith.kernels.build.artifact import Artifact, ArtifactCache, Candidate, EvaluationRequest, cache_key
 from tunesmith.kernels.build.source import CodeKey, Specialised, code_key, specialise
 from tunesmith.kernels.measure.bench import ComparisonRequest, WorkloadComparison
 from tunesmith.kernels.measure.opponents import Encounter, KernelRival, Rival
@@ -272,9 +266,8 @@ class Pool:
         """The least seconds that the roofs allow on a workload; 0 while they are not known."""
         key = self.roofline, workload
         if key not in self._floors:
-            task, sized = self.task, self.task.workload(workload)
-            floor = self.roofline.floor_seconds(task.bytes_of(sized), task.flops_of(sized), task.arithmetic)
-            self._floors[key] = floor or 0.0
+            work = self.task.work_of(self.task.workload(workload))
+            self._floors[key] = self.roofline.floor_seconds(*work) or 0.0
         return self._floors[key]
 
     def calibrate(self) -> Roofline:

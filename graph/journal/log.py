@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tunesmith.graph.journal import events as kinds
-from tunesmith.graph.journal.records import FailureExample, Racing, Verdict
+from tunesmith.graph.journal.events import FailureExample, Racing, Verdict
 from tunesmith.graph.journal.store import RESTORE, Entry, Journal, JournalError
 from tunesmith.graph.state import Plan
 from tunesmith.hw.roofline import Roofline

@@ -11,7 +11,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -85,7 +85,7 @@ class Entry(Generic[E]):
     event: E
 
 
-class Journal:
+class Journal(AbstractContextManager["Journal"]):
     """The journal of the run in `folder`. Opening it begins a new session, whose time is added to the old ones'.
 
     reading: nothing will be written, so that a run on a disk that is full or read-only can be looked at as well.
@@ -125,9 +125,6 @@ class Journal:
         self._session = max((session for session, _ in ended), default=0) + 1
         self._before: float = sum(elapsed for _, elapsed in ended)
         self._started = time.monotonic()
-
-    def __enter__(self) -> Journal:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

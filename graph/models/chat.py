@@ -10,7 +10,7 @@ import asyncio
 import json
 from contextlib import suppress
 from contextvars import ContextVar
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import urlsplit
 
 import openai
@@ -49,7 +49,11 @@ class ChatModels(openai.DefaultAsyncHttpxClient):
         self._settings, self._url, self._key, self._files = settings, base_url, key or NO_KEY, files
         self._limiter, self._host, self._seconds = None, urlsplit(base_url).netloc, settings.model_timeout
         self._responses = settings.model_api == "responses" and files is None
-        self._limit_field = "max_output_tokens" if self._responses else limit_field(base_url)
+        # Of chat completions OpenAI's reasoning models take only the new name of the limit, many other servers know
+        # only the old one (Ollama, older llama.cpp) or reject the new (Mistral).
+        newer = any(f".{urlsplit(base_url).hostname}".endswith(f".{known}") for known in OPENAI_HOSTS)
+        of_chat = "max_completion_tokens" if newer else "max_tokens"
+        self._limit_field = "max_output_tokens" if self._responses else of_chat
         if settings.requests_per_minute is not None and files is None:
             rate = settings.requests_per_minute / 60.0
             self._limiter = InMemoryRateLimiter(requests_per_second=rate, check_every_n_seconds=min(0.1, 0.1 / rate))
@@ -163,11 +167,3 @@ class ChatModels(openai.DefaultAsyncHttpxClient):
 
     def _redacted(self, text: str) -> str:
         return text if len(self._key) < MIN_SECRET_LENGTH else text.replace(self._key, "[key]")
-
-
-def limit_field(base_url: str) -> Literal["max_tokens", "max_completion_tokens"]:
-    """The name of the field that limits an answer: OpenAI's reasoning models take only the new one, many other
-    servers know only the old one (Ollama, older llama.cpp) or reject the new (Mistral)."""
-    host = urlsplit(base_url).hostname or ""
-    newer = any(host == known or host.endswith(f".{known}") for known in OPENAI_HOSTS)
-    return "max_completion_tokens" if newer else "max_tokens"

@@ -20,9 +20,8 @@ from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
-from tunesmith.graph.journal.events import ModelAsked, ModelCalled, ModelMethodFound
+from tunesmith.graph.journal.events import ModelAsked, ModelCalled, ModelMethodFound, ModelsUsage, RoleUsage, Tokens
 from tunesmith.graph.journal.log import RunLog
-from tunesmith.graph.journal.records import ModelsUsage, RoleUsage, Tokens
 from tunesmith.graph.journal.store import Entry, Journal
 from tunesmith.graph.models.calls import (
     AGAIN,

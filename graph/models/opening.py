@@ -1,24 +1,40 @@
-"""From settings to the models of a run. Mistakes are found by `check_models` before anything is begun."""
+"""From settings to the models of a run. Mistakes are found by `check_models` before anything is begun.
+
+A model may be a program of the user's, such as a coding agent that is paid for already. It reads the prompt from its
+standard input and writes the answer, with the JSON in it, to its standard output. It runs in an empty folder, in a
+session of its own that is killed at the deadline, without the variables of this process that may hold keys.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import os
+import re
+import shlex
 import shutil
+import signal
+import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tunesmith.graph.journal.records import ModelsUsage
+from tunesmith.graph.journal.events import ModelsUsage
 from tunesmith.graph.journal.store import Journal
-from tunesmith.graph.models import command
-from tunesmith.graph.models.calls import Models
+from tunesmith.graph.models.calls import ModelFailed, Models, Outcome, in_words
 from tunesmith.graph.models.client import Ledger, ModelClient, Prices, Question, load_prices, price_of
 from tunesmith.graph.models.recorded import BatchModels, ReplayModels
 from tunesmith.graph.progress import Listener
 from tunesmith.graph.settings import Settings
 from tunesmith.hw.errors import TunesmithError
 
+PREFIX = "command:"
+"""Begins the name of a model that is a program, before its command line."""
+MAX_ANSWER = 4 << 20
+"""Bytes of an answer that are read."""
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
+"""The names of variables that may hold keys."""
 TRANSCRIPTS = "transcripts"
 OPENAI_URL = "https://api.openai.com/v1"
 _TAKEN_FIELDS = frozenset(
@@ -43,7 +59,7 @@ def _mistakes(settings: Settings, prices: Prices) -> Iterator[str]:
             yield "--model-for: other models for some roles need a --model for the rest."
         return
     live = settings.transport == "live"
-    programs = [name for name in settings.names if live and name.startswith(command.PREFIX)]
+    programs = [name for name in settings.names if live and name.startswith(PREFIX)]
     served = not live or len(programs) < len(settings.names)
     for name in programs:
         yield from _mistakes_of_program(name)
@@ -74,7 +90,7 @@ def _mistakes(settings: Settings, prices: Prices) -> Iterator[str]:
 
 def _mistakes_of_program(name: str) -> Iterator[str]:
     try:
-        program = command.program_of(name)
+        program = program_of(name)
     except ValueError as error:
         yield f"--model: {name} cannot be split into words ({error}): close its quotation."
         return
@@ -121,8 +137,8 @@ def open_models(
     chat = ChatModels(settings, url, _key(settings), files)
 
     async def source(question: Question) -> None:
-        if question.model.startswith(command.PREFIX) and files is None:
-            await command.answer(question, settings.model_timeout)
+        if question.model.startswith(PREFIX) and files is None:
+            await answer_by_program(question, settings.model_timeout)
         else:
             await chat.answer(question)
 
@@ -138,7 +154,7 @@ def destination(settings: Settings) -> str | None:
         return f"{facts} are written to {settings.folder} for a model to read; nothing is sent"
     if settings.transport == "replay":
         return f"answers come from the recording in {settings.folder}; nothing is sent"
-    programs = [name for name in settings.names if name.startswith(command.PREFIX)]
+    programs = [name for name in settings.names if name.startswith(PREFIX)]
     given = f"{facts} are given to {' and '.join(programs)}"
     if len(programs) == len(settings.names):
         return given
@@ -156,10 +172,52 @@ def models_summary(settings: Settings, journal: Journal) -> ModelsUsage | None:
         return None
     live = settings.transport == "live"
     server = urlsplit(settings.base_url or OPENAI_URL).netloc
-    names = (name if name.startswith(command.PREFIX) else server for name in settings.names)
+    names = (name if name.startswith(PREFIX) else server for name in settings.names)
     where = ", ".join(dict.fromkeys(names)) if live else str(settings.folder)
     return Ledger(journal, live=live).summary(settings.transport, where)
 
 
 def _key(settings: Settings) -> str | None:
     return os.environ.get(settings.key_env, "").strip() or None
+
+
+def program_of(model: str) -> list[str]:
+    """The words of a program's command line, as a shell splits it. Raises `ValueError` for an open quotation."""
+    return shlex.split(model.removeprefix(PREFIX))
+
+
+async def answer_by_program(question: Question, seconds: float) -> None:
+    """Has a question answered by the program that its model names, within `seconds`."""
+    call = question.call
+    prompt = "\n\n".join([*(each.content for each in call.messages), in_words(call.schema.model_json_schema())]) + "\n"
+    messages = [{"role": "user", "content": prompt}]
+    if await question.begin({"model": question.model, "messages": messages}):
+        outcome = await _run(program_of(question.model), prompt, seconds)
+        question.end(outcome, served=not isinstance(outcome, ModelFailed) or outcome.kind != "unreachable")
+
+
+async def _run(program: list[str], prompt: str, seconds: float) -> Outcome:
+    named = os.path.basename(program[0])
+    kept = {name: value for name, value in os.environ.items() if not _SECRET.search(name)}
+    with tempfile.TemporaryDirectory(prefix="tunesmith-") as folder, tempfile.TemporaryFile() as output:
+        pipe = asyncio.subprocess.PIPE
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *program, stdin=pipe, stdout=output, stderr=pipe, cwd=folder, env=kept, start_new_session=True
+            )
+        except OSError as error:
+            return ModelFailed("unreachable", f"{named} cannot be run ({error.strerror}).")
+        try:
+            async with asyncio.timeout(seconds):
+                _, said = await process.communicate(prompt.encode("utf-8", "replace"))
+        except TimeoutError:
+            return ModelFailed("timeout", f"{named} gave no answer within {seconds:g} s.")
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        output.seek(0)
+        text = output.read(MAX_ANSWER).decode(errors="replace")
+    if process.returncode:
+        last = (said.decode(errors="replace").strip().splitlines() or ["it says nothing"])[-1]
+        return ModelFailed("server_error", f"{named} ended with code {process.returncode}: {last[:300]}")
+    return {"choices": [{"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}]}

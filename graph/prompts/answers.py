@@ -90,16 +90,13 @@ class ExplainAnswer(BaseModel, extra="forbid"):
     lines: list[str] = Field(description="two to five short lines: what worked, what did not, and why")
 
 
-class Unusable(Exception):
-    """An answer cannot become a template or a plan; the message lists its errors, for its author to read."""
-
-
 def config_of(settings: Sequence[Setting]) -> Config:
     return {setting.name: setting.value for setting in settings}
 
 
 def template_of(answer: RewriteAnswer, task: Task, backend: BackendName) -> Template:
-    """The answer as a template of `task`, read by the schema that reads files. Raises `Unusable`.
+    """The answer as a template of `task`, read by the schema that reads files. Raises `TaskError`, whose message lists
+    the errors, for the author to read.
 
     An answer cannot declare `device_globals`: a kernel that keeps state between launches is the user's to allow.
     """
@@ -126,11 +123,8 @@ def template_of(answer: RewriteAnswer, task: Task, backend: BackendName) -> Temp
         template = Template.model_validate(fields)
     except ValidationError as error:
         mistakes = error.errors(include_url=False)[:10]
-        raise Unusable("\n".join(f"{'.'.join(map(str, one['loc']))}: {sentence(one)}." for one in mistakes)) from error
+        raise TaskError("\n".join(f"{'.'.join(map(str, one['loc']))}: {sentence(one)}." for one in mistakes)) from error
     if isinstance(answer, TemplateAnswer) and not template.has_choices:
-        raise Unusable("The template has no parameter with at least two values, so there is nothing to search.")
-    try:
-        validate_template(template, task, f"template {template.name}")
-    except TaskError as error:
-        raise Unusable(str(error)) from error
+        raise TaskError("The template has no parameter with at least two values, so there is nothing to search.")
+    validate_template(template, task, f"template {template.name}")
     return template

@@ -20,7 +20,7 @@ from tunesmith.graph.journal.log import Node, Tree
 from tunesmith.graph.state import Bottleneck
 from tunesmith.hw.device_lock import DeviceLock
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.hw.occupancy import occupancy
+from tunesmith.hw.limits import occupancy
 from tunesmith.kernels.build.artifact import Artifact, Candidate
 from tunesmith.kernels.build.machine_code import Profile
 from tunesmith.kernels.build.source import code_key, specialise
@@ -195,11 +195,10 @@ def device_facts(context: Context) -> dict[str, Any]:
 def workload_facts(context: Context, tree: Tree) -> list[dict[str, Any]]:
     """The tuned workloads with floor, baseline and best known time, in seconds. worth: how many times as fast over all
     workloads a kernel is that reaches the floor on this one."""
-    baseline, roofs, task = context.log.baseline_seconds or {}, context.log.roofline, context.task
+    baseline, roofs = context.log.baseline_seconds or {}, context.log.roofline
     rows, weights = [], sum(workload.weight for workload in context.tuned)
     for workload in context.tuned:
-        moved, flops = task.bytes_of(workload), task.flops_of(workload)
-        floor = roofs.floor_seconds(moved, flops, task.arithmetic) if roofs is not None else None
+        floor = roofs.floor_seconds(*context.task.work_of(workload)) if roofs is not None else None
         known = [(s, node.id) for node in tree.usable if (s := node.best_seconds.get(workload.name)) is not None]
         seconds, template = min(known, default=(None, None))
         row: dict[str, Any] = {name: getattr(workload, name) for name in ("name", "types", "weight")}
@@ -216,23 +215,17 @@ def run_facts(context: Context, tree: Tree, bounds: Collection[Bottleneck] = ())
     kernels under `bounds` (none: those of the baseline on the tuned workloads)."""
     seconds, earlier = context.log.baseline_seconds or {}, context.log.last(EarlierResults) or EarlierResults()
     bounds = bounds or {context.bottleneck(context.task.workload(name), taken) for name, taken in seconds.items()}
+    plain, measured = context.sources.baseline, context.log.baseline
+    baseline = kernel_facts(context, "baseline", plain.template, {}, measured.resources if measured else None)
     return {
         "task": task_facts(context),
         "device": device_facts(context),
         "workloads": workload_facts(context, tree),
         "held_out": [workload.name for workload in context.held_out],
-        "baseline": baseline_facts(context),
+        # A plain kernel is short enough to see where its work is.
+        "baseline": baseline | {"hot_lines": (), "label": plain.label},
         "evidence": [line for bound, lines in earlier.evidence.items() if bound in bounds for line in lines],
     }
-
-
-def baseline_facts(context: Context) -> dict[str, Any]:
-    """The task's own kernel."""
-    source, baseline = context.sources.baseline, context.log.baseline
-    resources = baseline.resources if baseline is not None else None
-    facts = kernel_facts(context, "baseline", source.template, {}, resources)
-    # A plain kernel is short enough to see where its work is.
-    return facts | {"hot_lines": (), "label": source.label}
 
 
 def node_facts(context: Context, node: Node, *, source: bool, machine: bool = True) -> dict[str, Any]:

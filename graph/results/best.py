@@ -22,8 +22,7 @@ from tunesmith.actors.workers import CompilerReady, CompileWorker
 from tunesmith.graph.context import Context
 from tunesmith.graph.dispatch import BASELINE as BY_BASELINE
 from tunesmith.graph.dispatch import Dispatching, DispatchRule, can_launch, dispatching
-from tunesmith.graph.journal.events import Compared, ShapeCompared
-from tunesmith.graph.journal.records import Verdict, Winner, WorkloadRow
+from tunesmith.graph.journal.events import Compared, ShapeCompared, Verdict, Winner, WorkloadRow
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.build.artifact import Artifact, TypesKey, cache_key, open_cache, types_key
 from tunesmith.kernels.build.source import Specialised, code_key, specialise
@@ -126,16 +125,9 @@ def _shape(row: WorkloadRow, verdict: Verdict, folders: Mapping[tuple[str, str],
     elif verdict.general is not None and row.general is not None and row.general.gains(verdict.objective):
         # Not tuned on, or nothing better was found.
         folder, figures = GENERAL, general or figures
-    return {
-        "workload": row.workload,
-        "held_out": row in verdict.held_out,
-        "sizes": row.sizes,
-        "types": row.types,
-        "folder": folder,
-        **figures,
-        # The figures show why the general configuration is not used.
-        "general": general,
-    }
+    shape = {"workload": row.workload, "held_out": row in verdict.held_out, "sizes": row.sizes, "types": row.types}
+    # The general configuration's figures show why it is not used.
+    return {**shape, "folder": folder, **figures, "general": general}
 
 
 class _Writer:
@@ -191,15 +183,11 @@ class _Writer:
                     cubin = (folder / file).with_suffix(".cubin")
                     sources[file]["machine_code"] = self._machine_code(cubin, source, *wanted)
             shape = geometry(template, config, workload)
-            launches[workload.name] = {
-                **sources[file],
-                "measured_seconds": self._seconds.get(key, {}).get(workload.name),
-                "sizes": workload.sizes,
-                "grid": shape.grid,
-                "block": shape.block,
-                "shared_bytes": shape.shared_bytes,
-                "arguments": [_passed(context.task, one, workload) for one in context.task.arguments],
-            }
+            seconds = self._seconds.get(key, {}).get(workload.name)
+            launches[workload.name] = {**sources[file], "measured_seconds": seconds, "sizes": workload.sizes}
+            launches[workload.name] |= {"grid": shape.grid, "block": shape.block, "shared_bytes": shape.shared_bytes}
+            passed = [_passed(context.task, one, workload) for one in context.task.arguments]
+            launches[workload.name]["arguments"] = passed
         if traits.python:
             return  # Triton launches it
         verdicts = {one.verdict for (*kernel, _), one in context.log.examinations().items() if tuple(kernel) == key}
@@ -239,14 +227,9 @@ class _Writer:
         measured = _digest(code) == wanted
         other = "It was compiled for this export, and may differ from the measured code: times may differ."
         file.write_bytes(code)
-        return {
-            "file": file.name,
-            "sha256": hashlib.sha256(code).hexdigest(),
-            "architecture": arch,
-            "compiler": compiler,
-            "measured": measured,
-            "note": "It is the machine code that was measured." if measured else other,
-        }
+        note = "It is the machine code that was measured." if measured else other
+        about = {"file": file.name, "sha256": hashlib.sha256(code).hexdigest(), "architecture": arch}
+        return {**about, "compiler": compiler, "measured": measured, "note": note}
 
     def _compile(self, source: Specialised) -> tuple[bytes, str] | str:
         """The machine code and the compiler's version, or the reason for its absence, as a clause."""
@@ -329,14 +312,12 @@ def _requirements(context: Context, template: Template) -> list[str]:
 def _passed(task: Task, argument: Argument, workload: Workload) -> dict[str, Any]:
     """An argument on a workload: its value, or its shape, tolerance, and fill with its ends, if it has any."""
     dtype = task.dtype_of(argument, workload)
-    about = {"name": argument.name, "role": argument.role, "dtype": dtype, "numpy": DTYPES[dtype].storage.name}
+    numpy = DTYPES[dtype].storage.name
+    about: dict[str, Any] = {"name": argument.name, "role": argument.role, "dtype": dtype, "numpy": numpy}
     if argument.role == "scalar":
         return {**about, "value": task.scalar_of(argument, workload)}
     tolerance, fill = task.tolerance_of(dtype, argument.name), argument.fill.at(workload)
     has_ends = fill.distribution == "uniform"
-    return {
-        **about,
-        "fill": (fill.kind, *((fill.mean + sign * fill.scale if has_ends else None) for sign in (-1, 1))),
-        "shape": task.shape_of(argument, workload),
-        "tolerance": {"rtol": tolerance.rtol, "atol": tolerance.atol},
-    }
+    ends = ((fill.mean + sign * fill.scale if has_ends else None) for sign in (-1, 1))
+    about |= {"fill": (fill.kind, *ends), "shape": task.shape_of(argument, workload)}
+    return {**about, "tolerance": {"rtol": tolerance.rtol, "atol": tolerance.atol}}

@@ -25,12 +25,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from tunesmith import __version__
 from tunesmith.graph.journal.log import RunLog, begun, objective, seconds_of
 from tunesmith.graph.journal.store import Journal
-from tunesmith.graph.outputs import require_new_folder
 from tunesmith.graph.results.best import CHECKSUMS, RUNTIME, altered_files
 from tunesmith.graph.results.runtime import STORAGE_TYPES, Kernels
-from tunesmith.graph.settings import as_path
+from tunesmith.graph.settings import as_path, require_new_folder
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.backends.triton.autotune_cache import calls_of, write_cache
+from tunesmith.kernels.backends.triton.autotune import calls_of, write_cache
 from tunesmith.kernels.search.tables import ConfigResult, write_t4
 from tunesmith.kernels.spec.dtypes import DTYPE_NAMES, DTYPES
 from tunesmith.kernels.spec.expression import parse
@@ -119,16 +118,8 @@ def _argument(task: Task, position: int, one: Argument) -> dict[str, Any]:
     if one.value is not None and one.dtype in SCALARS and not parse(one.value).names:
         number = parse(one.value).number({})
         default = float(number) if DTYPES[one.dtype].is_float else int(number)
-    return {
-        "name": identifier(one.name),
-        "position": position,
-        "role": one.role,
-        "shape": ", ".join(one.shape),
-        "dtype": one.dtype,
-        "types": types,
-        "value": one.value or "",
-        "default": default,
-    }
+    about = {"name": identifier(one.name), "position": position, "role": one.role, "shape": ", ".join(one.shape)}
+    return {**about, "dtype": one.dtype, "types": types, "value": one.value or "", "default": default}
 
 
 def identifier(text: str) -> str:

@@ -17,9 +17,8 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from tunesmith.graph.journal.events import Evaluated, TemplatesChosen
+from tunesmith.graph.journal.events import Evaluated, Figures, TemplatesChosen, WorkloadRow
 from tunesmith.graph.journal.log import RunLog, objective, read_tree, stage_of
-from tunesmith.graph.journal.records import Figures, WorkloadRow
 from tunesmith.graph.results.best import source_name
 from tunesmith.graph.results.summary import Summary
 from tunesmith.kernels.build.source import specialise
@@ -212,17 +211,10 @@ def speedup_bars(summary: Summary) -> tuple[ChartAxis, list[dict[str, Any]]] | N
         start, end = sorted((axis.place(1.0), axis.place(1 / figures.ratio)))
         is_used = row.workload in dispatched or (row.general is not None and row.general.gains(summary.objective))
         used = "best" if row.workload in special else "general" if is_used else "baseline"
-        bars.append(
-            {
-                "workload": f"{row.workload} (held out)" if row in summary.held_out else row.workload,
-                "name": name,
-                "kind": kind,
-                "figures": figures,
-                "bar": (start, end),
-                "whisker": (axis.place(1 / figures.high), axis.place(1 / figures.low)),
-                "idle": kind not in ("opponent", used),
-            }
-        )
+        workload = f"{row.workload} (held out)" if row in summary.held_out else row.workload
+        about = {"workload": workload, "name": name, "kind": kind, "figures": figures}
+        whisker = (axis.place(1 / figures.high), axis.place(1 / figures.low))
+        bars.append({**about, "bar": (start, end), "whisker": whisker, "idle": kind not in ("opponent", used)})
     return axis, bars
 
 
@@ -315,14 +307,9 @@ def rounds(log: RunLog) -> list[dict[str, Any]]:
     for plan in log.plans:
         stage = stage_of(plan.round)
         verdict, chosen = log.verdict(stage), log.last(TemplatesChosen, stage)
-        found.append(
-            {
-                "plan": plan,
-                "templates": [log.template(one).name for one in (chosen.ids if chosen else ())],
-                "ratio": None if verdict is None else verdict.ratio,
-                "explanation": log.explanations().get(plan.round, ()),
-            }
-        )
+        names = [log.template(one).name for one in (chosen.ids if chosen else ())]
+        lines, ratio = log.explanations().get(plan.round, ()), None if verdict is None else verdict.ratio
+        found.append({"plan": plan, "templates": names, "ratio": ratio, "explanation": lines})
     return found
 
 

@@ -1,4 +1,6 @@
-"""The results of a run: as one value, which is the form of summary.json, and as a table (CSV, RFC 4180).
+"""The results of a run: as one value, which is the form of summary.json, as a table (CSV, RFC 4180), and beside
+those of other runs of the task. Times of different runs were not taken in turn, and may be of different devices: only
+the ratio to its own baseline is a paired measurement, so nothing here says that one run's kernel beats another's.
 
 Owns how both are built from the run's log, and how summary.json is read. docs/summary.schema.json, which `make schema`
 writes, is the schema of `Summary`.
@@ -7,8 +9,9 @@ writes, is the schema of `Summary`.
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import metadata
@@ -20,29 +23,22 @@ from pydantic import ValidationError
 from tunesmith import __version__
 from tunesmith.graph.context import Context
 from tunesmith.graph.dispatch import Dispatching, dispatching
-from tunesmith.graph.journal.events import Compared, Evaluated, Explained, Noted, Searched
-from tunesmith.graph.journal.log import RunLog, failure_examples, failures_by_kind
-from tunesmith.graph.journal.records import (
-    ExaminationRow,
-    FailureExample,
-    Figures,
-    ModelsUsage,
-    Origin,
-    ResultRecord,
-    Verdict,
-)
+from tunesmith.graph.journal import events
+from tunesmith.graph.journal.log import RunLog, begun, failure_examples, failures_by_kind
 from tunesmith.graph.journal.store import Journal, JournalError, not_a_run
 from tunesmith.graph.models.opening import models_summary
-from tunesmith.graph.outputs import require_writable_file
 from tunesmith.graph.roles.planner import no_template
 from tunesmith.graph.roles.tester import account
+from tunesmith.graph.settings import require_writable_file
 from tunesmith.graph.state import Plan
+from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.probe import DeviceInfo
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.outcome import Measured, describe
 from tunesmith.kernels.rewrite.template import NAME, missing_rule
+from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.taskfile import explain
-from tunesmith.kernels.spec.template import Config, config_key
+from tunesmith.kernels.spec.template import Config, assignments, config_key, described
 
 MAX_INTERVAL_RATIO = 1.5
 """Largest high over low of a useful interval; a comparison aims at 1.01."""
@@ -52,7 +48,7 @@ PACKAGES = (
 )
 
 
-class TemplateRow(ResultRecord):
+class TemplateRow(events.ResultRecord):
     """A template of the run. parent: a template's id, "baseline", or "library" for one of the task; ratio: the least
     time over baseline in a search; vetoed: why a role took it out, empty if none did."""
 
@@ -65,7 +61,7 @@ class TemplateRow(ResultRecord):
     vetoed: str
 
 
-class Summary(Verdict):
+class Summary(events.Verdict):
     """The results of a run. Besides the last verdict: settings: by name, as in a settings file; ended_by: why the run
     ended, empty while it goes on; seconds: working time of all sessions; from_cache: evaluations without a compilation;
     failures: evaluations by kind of failure; examined: the winners' full verdicts; dispatching: the kernel for further
@@ -81,19 +77,19 @@ class Summary(Verdict):
     evaluations: int
     from_cache: int
     failures: dict[str, int]
-    failure_examples: tuple[FailureExample, ...] = ()
-    searches: tuple[Searched, ...]
+    failure_examples: tuple[events.FailureExample, ...] = ()
+    searches: tuple[events.Searched, ...]
     plans: tuple[Plan, ...]
-    examined: tuple[ExaminationRow, ...]
-    models: ModelsUsage | None
+    examined: tuple[events.ExaminationRow, ...]
+    models: events.ModelsUsage | None
     templates: tuple[TemplateRow, ...]
-    explanations: tuple[Explained, ...]
+    explanations: tuple[events.Explained, ...]
     notes: tuple[str, ...] = ()
     dispatching: Dispatching | None = None
     roofline: Roofline
     versions: dict[str, str]
     started_at: float
-    origin: Origin
+    origin: events.Origin
 
     @property
     def ending(self) -> str:
@@ -120,9 +116,9 @@ def summarise(context: Context, done: str) -> Summary:
     begun, found = log.begun, log.evaluations()
     early = " before the time limit; give more time" if done == "time" else ""
     nothing = f"no {'valid configuration was found' if found else 'configuration was measured'}{early}."
-    verdict = log.verdict() or Verdict(sentence=no_template(context) if done == "no template" else nothing)
+    verdict = log.verdict() or events.Verdict(sentence=no_template(context) if done == "no template" else nothing)
     return Summary(
-        **{name: getattr(verdict, name) for name in Verdict.model_fields},
+        **{name: getattr(verdict, name) for name in events.Verdict.model_fields},
         task=context.task.name,
         summary=context.task.summary,
         device=context.device,
@@ -134,7 +130,7 @@ def summarise(context: Context, done: str) -> Summary:
         from_cache=sum(evaluation.cached for evaluation in found),
         failures=failures_by_kind(found),
         failure_examples=tuple(failure_examples(found)),
-        searches=tuple(log.events(Searched)),
+        searches=tuple(log.events(events.Searched)),
         plans=tuple(log.plans),
         examined=tuple(account(context, verdict)),
         models=models_summary(context.settings, context.journal),
@@ -147,11 +143,11 @@ def summarise(context: Context, done: str) -> Summary:
             for node in context.tree().nodes
             if node.round
         ),
-        explanations=tuple(log.events(Explained)),
+        explanations=tuple(log.events(events.Explained)),
         notes=(
             *unsteady(verdict),
             *far_from_floor(context, verdict),
-            *(note.sentence for note in log.events(Noted)),
+            *(note.sentence for note in log.events(events.Noted)),
             *context.task.caveats,
         ),
         dispatching=dispatching(context, verdict),
@@ -191,7 +187,7 @@ FAR_FROM_FLOOR = 0.6
 """Share of its floor below which a kernel has something left to gain."""
 
 
-def far_from_floor(context: Context, verdict: Verdict) -> list[str]:
+def far_from_floor(context: Context, verdict: events.Verdict) -> list[str]:
     """How far the general configuration of a template by rules is from the floor where there is the most to gain, and
     why the rule that could bring it nearer does not apply."""
     task, backend = context.task, context.device.backend
@@ -210,7 +206,7 @@ def far_from_floor(context: Context, verdict: Verdict) -> list[str]:
     return [f"On {row.workload} the general configuration takes {times}.{reason}"]
 
 
-def unsteady(verdict: Verdict) -> list[str]:
+def unsteady(verdict: events.Verdict) -> list[str]:
     """Warnings: wide intervals, and times just below the floor; far below it, the roof was left out."""
     rows = [(row, row.general) for row in verdict.rows if row.general is not None]
     wide = [row.workload for row, general in rows if general.high > MAX_INTERVAL_RATIO * general.low]
@@ -268,20 +264,14 @@ def write_csv(folder: Path, out: Path, *, force: bool = False) -> int:
 def _rows(log: RunLog) -> Iterator[dict[str, Any]]:
     """The rows of the table by column: evaluations, then comparisons."""
     baseline = [("", log.baseline)] if log.baseline else []
-    evaluated = [(entry.stage, entry.event.evaluation) for entry in log.entries(Evaluated)]
+    evaluated = [(entry.stage, entry.event.evaluation) for entry in log.entries(events.Evaluated)]
     numbers: dict[tuple[str, str], int] = {}
     for number, (stage, evaluation) in enumerate([*baseline, *evaluated], 1 - len(baseline)):
         numbers[evaluation.template, config_key(evaluation.config)] = number
-        row = {
-            "evaluation": number,
-            "stage": stage,
-            **_configured(evaluation.template, evaluation.config),
-            "registers": evaluation.resources.registers,
-            "shared_bytes": evaluation.resources.shared,
-            "spill_bytes": evaluation.resources.spills,
-            "compile_seconds": evaluation.compile_seconds,
-            "lane_seconds": evaluation.lane_seconds,
-        }
+        used = evaluation.resources
+        row = {"evaluation": number, "stage": stage, **_configured(evaluation.template, evaluation.config)}
+        row |= {"registers": used.registers, "shared_bytes": used.shared, "spill_bytes": used.spills}
+        row |= {"compile_seconds": evaluation.compile_seconds, "lane_seconds": evaluation.lane_seconds}
         for workload, outcome in evaluation.outcomes.items():
             found: dict[str, Any] = {"workload": workload, "outcome": outcome.kind}
             if isinstance(outcome, Measured):
@@ -290,13 +280,17 @@ def _rows(log: RunLog) -> Iterator[dict[str, Any]]:
             else:
                 found["detail"] = describe(outcome)
             yield row | found
-    for entry in log.entries(Compared):
+    for entry in log.entries(events.Compared):
         place: dict[str, Any] = {"stage": entry.stage, "workload": entry.event.workload}
         for one in entry.event.entries:
             row = place | {"evaluation": numbers.get(one.key), "outcome": "compared"}
             row |= _configured(one.template, one.config)
             if (figures := one.comparison) is not None:
-                row |= {"seconds": Figures.of(figures).seconds, "ratio": figures.ratio, "verdict": figures.verdict}
+                row |= {
+                    "seconds": events.Figures.of(figures).seconds,
+                    "ratio": figures.ratio,
+                    "verdict": figures.verdict,
+                }
                 row |= {"ratio_low": figures.low, "ratio_high": figures.high}
             elif one.failure is not None:
                 row |= {"outcome": one.failure.kind, "detail": describe(one.failure)}
@@ -306,3 +300,81 @@ def _rows(log: RunLog) -> Iterator[dict[str, Any]]:
 def _configured(template: str, config: Config) -> dict[str, Any]:
     columns = {f"parameter {name}" if name in COLUMNS else name: value for name, value in config.items()}
     return {"template": template, **columns}
+
+
+def compare_runs(folders: Sequence[Path]) -> dict[str, Any]:
+    """Compares runs, as JSON types: task; runs; sentences; shapes, with a row of each run (None without a measurement);
+    differences: facts that differ, by name, with a text for each run; same: facts that all runs share.
+
+    Raises `TunesmithError` for fewer than two runs, a run named twice or different tasks, or without results."""
+    if len(folders) < 2:
+        raise TunesmithError("compare: give at least two runs, as in `tunesmith compare RUN RUN`.")
+    resolved = [folder.resolve() for folder in folders]
+    for place, folder in enumerate(resolved):
+        if folder in resolved[:place]:
+            raise TunesmithError(f"compare: {folders[place]} is named twice; name each run once.")
+    summaries = [read_summary(folder) for folder in folders]
+    if len({summary.task for summary in summaries}) > 1:
+        of = ", ".join(f"{folder} of {summary.task}" for folder, summary in zip(folders, summaries, strict=True))
+        raise TunesmithError(f"compare: the runs are of different tasks ({of}); name runs of one task.")
+    tasks = [begun(folder).event.task for folder in folders]
+    facts = [_facts(*one) for one in zip(summaries, tasks, strict=True)]
+    texts_of = {name: [one.get(name, "") for one in facts] for one in facts for name in one}
+    return {
+        "task": summaries[0].task,
+        "runs": [str(folder) for folder in folders],
+        "sentences": [summary.sentence for summary in summaries],
+        "shapes": _shapes(summaries, tasks),
+        "differences": {name: texts for name, texts in texts_of.items() if len(set(texts)) > 1},
+        "same": {name: texts[0] for name, texts in texts_of.items() if len(set(texts)) == 1 and texts[0]},
+    }
+
+
+def _shapes(summaries: Sequence[Summary], tasks: Sequence[Task]) -> list[dict[str, Any]]:
+    """A shape is one in two runs where its sizes and data types are the same, whatever its name."""
+    shapes: dict[str, dict[str, Any]] = {}
+    about: dict[str, str] = {}
+    for place, (summary, task) in enumerate(zip(summaries, tasks, strict=True)):
+        for row in summary.rows:
+            dtypes = [row.types.get(one.dtype, one.dtype) for one in task.arguments]
+            key = json.dumps([row.sizes, row.types, dtypes], sort_keys=True)
+            about[key] = f" ({assignments(row.sizes)}; {', '.join(dict.fromkeys(dtypes))})"
+            empty = {"workload": row.workload, "held_out": [None] * len(tasks), "results": [None] * len(tasks)}
+            shape = shapes.setdefault(key, empty)
+            shape["held_out"][place], shape["results"][place] = row in summary.held_out, row.to_json()
+    names = [shape["workload"] for shape in shapes.values()]
+    for key, shape in shapes.items():
+        if names.count(shape["workload"]) > 1:
+            shape["workload"] += about[key]
+    return list(shapes.values())
+
+
+def _facts(summary: Summary, task: Task) -> dict[str, str]:
+    """Facts that may differ between runs, as text, by name; a digest of long facts."""
+    device, general, data = summary.device, summary.general, task.model_dump(mode="json")
+    facts = {
+        "device": device.name,
+        "backend": device.backend,
+        "architecture": device.limits.arch or "",
+        "driver": device.driver or "",
+        "baseline": summary.baseline_label,
+        "template": "none is right" if general is None else general.template,
+        "configuration": "none is right" if general is None else described(general.template, general.config),
+        "configurations measured": summary.evaluations,
+        "seconds": f"{summary.seconds:.0f}",
+        "ended by": summary.ended_by or "interruption",
+        "commit": summary.origin.commit,
+        "host": summary.origin.host,
+        **{f"version of {name}": version for name, version in summary.versions.items()},
+        # The same task may be given by name or by path.
+        **{f"setting {name}": value for name, value in summary.settings.items() if name != "task"},
+    }
+    parts = {name: data[name] for name in ("arguments", "types", "bytes", "reference", "tolerance")}
+    parts["baseline's source"] = task.sources(device.backend).baseline.model_dump(mode="json")
+    for name, text in [(name, _text(part)) for name, part in parts.items()]:
+        facts[name] = text if len(text) <= 40 else hashlib.sha256(text.encode()).hexdigest()[:12]
+    return {name: _text(value) for name, value in facts.items()}
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)

@@ -7,10 +7,10 @@ with the name of a role of ours replaces it; any other stands where the run's se
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tunesmith.graph.context import Context
-from tunesmith.graph.journal.events import Event, TemplateVetoed
+from tunesmith.graph.journal.events import TemplateVetoed
 from tunesmith.graph.journal.log import stage_of
 from tunesmith.graph.state import State
 from tunesmith.hw.errors import TunesmithError
@@ -19,20 +19,13 @@ if TYPE_CHECKING:
     from langgraph.types import Command
 
 
-class Role(Protocol):
-    """Reads the state and the journal, acts through the pool, and returns the changes of the state, with an event where
-    its result is one as well: both enter the journal in one transaction. A further role may send the state back by
-    LangGraph's `Command(goto="template", update=...)`.
+Role = Callable[[State, Context], "State | tuple[State, Any] | Command[Any]"]
+"""Reads the state and the journal, acts through the pool, and returns the changes of the state, with an event where its
+result is one as well: both enter the journal in one transaction. A further role may send the state back by LangGraph's
+`Command(goto="template", update=...)`.
 
-    A role that was interrupted is called again with the same state, a finished role is not, so it does not look for its
-    own result in the journal. Work that must not be done twice it does by `Context.once`.
-    """
-
-    name: str
-
-    def __call__(self, state: State, context: Context) -> State | tuple[State, Event] | Command[Any]: ...
-
-
+A role that was interrupted is called again with the same state, a finished role is not, so it does not look for its own
+result in the journal. Work that must not be done twice it does by `Context.once`."""
 REGISTERED: dict[str, Callable[[], Role]] = {}
 """The roles that this process registered, by name."""
 Made = TypeVar("Made", bound=type)

@@ -31,15 +31,13 @@ Ask = Callable[[Plan, Path, Callable[[], Plan]], Plan]
 """Asks on a terminal, given the plan, its file, and a reader of the edited file. Raises `Waiting` to stop the run."""
 
 
-class Approver:
-    name = "approve"
-
-    def __call__(self, state: State, context: Context) -> tuple[State, PlanApproved]:
-        planned = Plan.model_validate(state["plan"])
-        plan = context.approve(planned)
-        changed = "" if plan == planned else ", changed"
-        context.listener(Progress(self.name, f"the plan of round {plan.round} is approved{changed}"))
-        return {"plan": plan.model_dump(mode="json")}, PlanApproved(plan=plan)
+def approve(state: State, context: Context) -> tuple[State, PlanApproved]:
+    """The role "approve"."""
+    planned = Plan.model_validate(state["plan"])
+    plan = context.approve(planned)
+    changed = "" if plan == planned else ", changed"
+    context.listener(Progress("approve", f"the plan of round {plan.round} is approved{changed}"))
+    return {"plan": plan.model_dump(mode="json")}, PlanApproved(plan=plan)
 
 
 class PlanError(TunesmithError):
@@ -103,38 +101,36 @@ def check_plan(data: Any, planned: Plan, context: Context, where: str) -> Plan:
 MAX_LINES, MAX_LINE = 5, 400
 
 
-class Explainer:
-    name = "explain"
-
-    def __call__(self, state: State, context: Context) -> State | tuple[State, Explained]:
-        stage = stage_of(state["round"])
-        if context.models is None or context.log.plan(stage) is None:
-            return {}
-        if done := state.get("done", ""):
-            # The answer may take days, or never come.
-            context.write_results(done)
-        tree = context.tree()
-        ids = {event.template for event in context.log.events(Asked, stage)} | set(state.get("templates", []))
-        user = render(
-            "explain",
-            round=state["round"],
-            plan=context.log.plan(stage),
-            nodes=[node_facts(context, node, source=False) for node in tree.nodes if node.id in ids],
-            attempts=[attempt for attempt in tree.attempts if attempt.round == state["round"]],
-            verdict=context.log.verdict(stage),
-            # Without a verdict either no configuration is right, or the test is left to a later round.
-            right=any(node.best_seconds for node in tree.usable),
-            tuned=context.tuned_names,
-        )
-        messages = conversation(render("explain_system"), user)
-        question = ModelCall(self.name, stage, "explain", messages, ExplainAnswer)
-        (reply,) = context.models.ask_all([question])
-        if isinstance(reply, ModelFailed):
-            sentence = f"The model does not explain round {state['round']}: {reply.detail}"
-            context.note(self.name, sentence, stage, reply.kind)
-            return {}
-        assert isinstance(reply.value, ExplainAnswer)
-        lines = [line.strip()[:MAX_LINE] for line in reply.value.lines if line.strip()][:MAX_LINES]
-        for line in lines:
-            context.listener(Progress(self.name, line))
-        return {}, Explained(stage=stage, lines=tuple(lines))
+def explain_round(state: State, context: Context) -> State | tuple[State, Explained]:
+    """The role "explain"."""
+    stage = stage_of(state["round"])
+    if context.models is None or context.log.plan(stage) is None:
+        return {}
+    if done := state.get("done", ""):
+        # The answer may take days, or never come.
+        context.write_results(done)
+    tree = context.tree()
+    ids = {event.template for event in context.log.events(Asked, stage)} | set(state.get("templates", []))
+    user = render(
+        "explain",
+        round=state["round"],
+        plan=context.log.plan(stage),
+        nodes=[node_facts(context, node, source=False) for node in tree.nodes if node.id in ids],
+        attempts=[attempt for attempt in tree.attempts if attempt.round == state["round"]],
+        verdict=context.log.verdict(stage),
+        # Without a verdict either no configuration is right, or the test is left to a later round.
+        right=any(node.best_seconds for node in tree.usable),
+        tuned=context.tuned_names,
+    )
+    messages = conversation(render("explain_system"), user)
+    question = ModelCall("explain", stage, "explain", messages, ExplainAnswer)
+    (reply,) = context.models.ask_all([question])
+    if isinstance(reply, ModelFailed):
+        sentence = f"The model does not explain round {state['round']}: {reply.detail}"
+        context.note("explain", sentence, stage, reply.kind)
+        return {}
+    assert isinstance(reply.value, ExplainAnswer)
+    lines = [line.strip()[:MAX_LINE] for line in reply.value.lines if line.strip()][:MAX_LINES]
+    for line in lines:
+        context.listener(Progress("explain", line))
+    return {}, Explained(stage=stage, lines=tuple(lines))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import get_args
+from typing import Any, get_args
 
 from tunesmith.graph.context import Context, baseline_quantities, baseline_seconds
 from tunesmith.graph.journal.events import BranchAbandoned, Planned
@@ -20,7 +20,7 @@ from tunesmith.graph.models.calls import HOPELESS, Message, ModelCall, ModelFail
 from tunesmith.graph.models.client import Ledger
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts import conversation, render
-from tunesmith.graph.prompts.answers import MAX_TEXT, PlanAnswer, Unusable, config_of
+from tunesmith.graph.prompts.answers import MAX_TEXT, PlanAnswer, config_of
 from tunesmith.graph.prompts.facts import examine, node_facts, run_facts
 from tunesmith.graph.settings import Arm, Settings
 from tunesmith.graph.state import BASELINE, Branch, BranchKind, Plan, State
@@ -103,16 +103,16 @@ def _plan(
         limit = f" and is at its floor by the measured roofs, {_us(floor)}: little to gain"
     else:
         limit = f", {taken / floor:.1f} times its floor by the measured roofs, {_us(floor)}"
-    return Plan(
-        round=number,
-        bottleneck=context.bottleneck(target, taken),
-        scope="general" if len(workloads) == len(context.tuned) else "workload",
-        workloads=tuple(workload.name for workload in workloads),
-        evaluations=share(context, number),
-        branches=tuple(branches),
-        expected=f"{target.name} takes {_us(taken)}{limit}.",
-        analysis=analysis,
-    )
+    names = [workload.name for workload in workloads]
+    words = {"expected": f"{target.name} takes {_us(taken)}{limit}.", "analysis": analysis}
+    return new_plan(context, number, names, branches, bottleneck=context.bottleneck(target, taken), **words)
+
+
+def new_plan(context: Context, number: int, names: Sequence[str], branches: Sequence[Branch], **words: Any) -> Plan:
+    """The plan of round `number` that tunes on the workloads of these names. words: its bottleneck and texts."""
+    scope: Any = "general" if len(names) == len(context.tuned) else "workload"
+    evaluations, kept = share(context, number), tuple(names)
+    return Plan(round=number, scope=scope, workloads=kept, evaluations=evaluations, branches=tuple(branches), **words)
 
 
 def share(context: Context, number: int) -> int:
@@ -235,54 +235,53 @@ TEMPLATES_WITH_SOURCE = 3
 """The best templates that a prompt shows with their source. Others are a line each, and may be branched from too."""
 
 
-class Planner:
-    name = "plan"
+def plan_round(state: State, context: Context) -> State | tuple[State, Planned]:
+    """The role "plan"."""
+    number = state.get("round", 0) + 1
+    plan = _decide(context, number, state.get("objections", []))
+    if plan is None:
+        context.note("plan", no_template(context), stage_of(number))
+        return {"round": number, "templates": [], "objections": [], "done": "no template"}
+    context.listener(Progress("plan", describe(plan)))
+    return {"round": number, "plan": plan.model_dump(mode="json"), "objections": []}, Planned(plan=plan)
 
-    def __call__(self, state: State, context: Context) -> State | tuple[State, Planned]:
-        number = state.get("round", 0) + 1
-        plan = self._decide(context, number, state.get("objections", []))
-        if plan is None:
-            context.note("plan", no_template(context), stage_of(number))
-            return {"round": number, "templates": [], "objections": [], "done": "no template"}
-        context.listener(Progress("plan", describe(plan)))
-        return {"round": number, "plan": plan.model_dump(mode="json"), "objections": []}, Planned(plan=plan)
 
-    def _decide(self, context: Context, number: int, objections: list[str]) -> Plan | None:
-        """The plan of the model or of the rules; None without a template. Raises `TaskError`."""
-        if (models := context.models) is None:
-            if not context.sources.templates:
-                backend = context.device.backend
-                _, reasons = with_rules(context.task, backend)
-                why = f", and the rules make none ({'; '.join(reasons)})" if reasons else ""
-                raise TaskError(
-                    f"The task {context.task.name} has no {backend} template{why}: add one to `templates` under "
-                    f"[backends.{backend}] of its task.toml, or name a model that writes one (--model)."
-                )
-            context.listener(Progress("plan", f"round {number}"))
-            return plan_by_rules(context, number, context.tree())
-        # An agent that rewrites directly makes the best kernel faster, without a plan of a model.
-        by_rules = context.settings.planner == "rules" or context.settings.arm == "rewrite"
-        context.listener(Progress("plan", f"round {number}{'' if by_rules else ': asking the model'}"))
-        # Everything is compared with the baseline, so it must run before anything is decided.
-        baseline = baseline_seconds(context)
-        context.roofline()
-        tree = context.tree()
-        # The machine code of the baseline and of the best, where the most is to be gained.
-        workload, stage = _most_to_gain(context, context.tuned, baseline), stage_of(number)
-        examine(context, "baseline", context.sources.baseline.template, {}, workload, stage)
-        for node in tree.ranked[:1]:
-            assert node.best_config is not None
-            examine(context, node.id, node.template, node.best_config, workload, stage)
-        if by_rules:
-            return plan_on_tree(context, number, tree)
-        plan = _ask(context, models, number, tree, objections)
-        if isinstance(plan, Plan):
-            return plan
-        sentence = f"The model gives no plan for round {number} ({plan.detail}); it is planned by rules."
-        context.note("plan", sentence, stage, plan.kind)
-        ruled = plan_by_rules(context, number, tree)
-        # Without a template, the model may write one although it did not plan it.
-        return plan_on_tree(context, number, tree) if ruled is None and plan.kind not in HOPELESS else ruled
+def _decide(context: Context, number: int, objections: list[str]) -> Plan | None:
+    """The plan of the model or of the rules; None without a template. Raises `TaskError`."""
+    if (models := context.models) is None:
+        if not context.sources.templates:
+            backend = context.device.backend
+            _, reasons = with_rules(context.task, backend)
+            why = f", and the rules make none ({'; '.join(reasons)})" if reasons else ""
+            raise TaskError(
+                f"The task {context.task.name} has no {backend} template{why}: add one to `templates` under "
+                f"[backends.{backend}] of its task.toml, or name a model that writes one (--model)."
+            )
+        context.listener(Progress("plan", f"round {number}"))
+        return plan_by_rules(context, number, context.tree())
+    # An agent that rewrites directly makes the best kernel faster, without a plan of a model.
+    by_rules = context.settings.planner == "rules" or context.settings.arm == "rewrite"
+    context.listener(Progress("plan", f"round {number}{'' if by_rules else ': asking the model'}"))
+    # Everything is compared with the baseline, so it must run before anything is decided.
+    baseline = baseline_seconds(context)
+    context.roofline()
+    tree = context.tree()
+    # The machine code of the baseline and of the best, where the most is to be gained.
+    workload, stage = _most_to_gain(context, context.tuned, baseline), stage_of(number)
+    examine(context, "baseline", context.sources.baseline.template, {}, workload, stage)
+    for node in tree.ranked[:1]:
+        assert node.best_config is not None
+        examine(context, node.id, node.template, node.best_config, workload, stage)
+    if by_rules:
+        return plan_on_tree(context, number, tree)
+    plan = _ask(context, models, number, tree, objections)
+    if isinstance(plan, Plan):
+        return plan
+    sentence = f"The model gives no plan for round {number} ({plan.detail}); it is planned by rules."
+    context.note("plan", sentence, stage, plan.kind)
+    ruled = plan_by_rules(context, number, tree)
+    # Without a template, the model may write one although it did not plan it.
+    return plan_on_tree(context, number, tree) if ruled is None and plan.kind not in HOPELESS else ruled
 
 
 def _ask(context: Context, models: Models, number: int, tree: Tree, objections: list[str]) -> Plan | ModelFailed:
@@ -295,7 +294,7 @@ def _ask(context: Context, models: Models, number: int, tree: Tree, objections: 
         assert isinstance(reply.value, PlanAnswer)
         try:
             return plan_of(reply.value, context, number, tree)
-        except Unusable as error:
+        except TaskError as error:
             problem = str(error)
             context.listener(Progress("plan", f"the plan cannot be carried out: {' '.join(problem.split())}"))
             again = f"This plan cannot be carried out. {problem}\nAnswer with the whole plan again, corrected."
@@ -328,7 +327,7 @@ def plan_messages(context: Context, number: int, tree: Tree, objections: list[st
 
 
 def plan_of(answer: PlanAnswer, context: Context, number: int, tree: Tree) -> Plan:
-    """The answer as a plan; raises `Unusable` with all that does not fit the run."""
+    """The answer as a plan; raises `TaskError` with all that does not fit the run."""
     problems: list[str] = []
     allowed, kinds = context.settings.branches, KINDS_OF_ARM[context.settings.arm]
     if not 1 <= len(answer.branches) <= allowed:
@@ -347,18 +346,11 @@ def plan_of(answer: PlanAnswer, context: Context, number: int, tree: Tree) -> Pl
     problems += branch_problems(branches, tree)
     problems += [f"There are no branches of the kind {one.kind} here." for one in branches if one.kind not in kinds]
     if problems:
-        raise Unusable("\n".join(problems))
-    return Plan(
-        round=number,
-        bottleneck=answer.bottleneck,
-        scope="general" if len(workloads) == len(names) else "workload",
-        workloads=workloads,
-        evaluations=share(context, number),
-        expected=answer.expected.strip()[:MAX_TEXT],
-        # The same question is not asked twice.
-        branches=tuple(one for at, one in enumerate(branches) if one not in branches[:at]),
-        analysis=answer.analysis.strip()[:MAX_TEXT],
-    )
+        raise TaskError("\n".join(problems))
+    # The same question is not asked twice.
+    distinct = [one for at, one in enumerate(branches) if one not in branches[:at]]
+    words = {name: getattr(answer, name).strip()[:MAX_TEXT] for name in ("expected", "analysis")}
+    return new_plan(context, number, workloads, distinct, bottleneck=answer.bottleneck, **words)
 
 
 def branch_problems(branches: list[Branch], tree: Tree) -> list[str]:

@@ -12,21 +12,12 @@ from functools import partial
 from typing import Literal
 
 from tunesmith.graph.context import Context
-from tunesmith.graph.journal.events import (
-    BranchAbandoned,
-    Evaluated,
-    ModelAsked,
-    SeedsProposed,
-    TemplateAdded,
-    TemplatesChosen,
-    TemplateVetoed,
-    WritingStarted,
-)
+from tunesmith.graph.journal import events
 from tunesmith.graph.journal.log import LIBRARY, round_of, stage_of, trial_stage
 from tunesmith.graph.models.calls import FailureKind, Message, ModelCall, ModelFailed, Models
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts import render
-from tunesmith.graph.prompts.answers import RewriteAnswer, TemplateAnswer, Unusable, config_of, template_of
+from tunesmith.graph.prompts.answers import RewriteAnswer, TemplateAnswer, config_of, template_of
 from tunesmith.graph.prompts.template_prompt import template_messages
 from tunesmith.graph.roles.planner import searches
 from tunesmith.graph.state import Branch, Plan, State
@@ -37,7 +28,7 @@ from tunesmith.kernels.build.source import code_key, specialise
 from tunesmith.kernels.outcome import CompileFailed, Evaluation, Implausible, describe
 from tunesmith.kernels.rewrite.template import NAME, rewrite
 from tunesmith.kernels.space import feasible, require_points
-from tunesmith.kernels.spec.task import Workload, geometry
+from tunesmith.kernels.spec.task import TaskError, Workload, geometry
 from tunesmith.kernels.spec.template import Config, Template, config_key
 
 MAX_LOG = 3000
@@ -89,7 +80,7 @@ def read_answer(answer: RewriteAnswer, context: Context) -> Template | Problem:
     """The template of an answer, if it may be tried. Needs no device."""
     try:
         template = template_of(answer, context.task, context.device.limits.backend)
-    except Unusable as error:
+    except TaskError as error:
         return Problem("schema", str(error))
     return infeasible(template, context) or template
 
@@ -134,7 +125,7 @@ def measured(context: Context, requests: Sequence[EvaluationRequest], stage: str
     while len(found) < len(requests):
         for request, evaluation in context.pool.collect():
             key = config_key(evaluation.config)
-            context.journal.append(Evaluated(number=request.number, key=key, evaluation=evaluation), stage)
+            context.journal.append(events.Evaluated(number=request.number, key=key, evaluation=evaluation), stage)
             found.append(evaluation)
     return found
 
@@ -226,16 +217,14 @@ class TemplateDraft:
         return replace(self.question, name=f"{self.question.name}-repair-{self.answers}", messages=messages)
 
 
-class Templater:
-    name = "template"
-
-    def __call__(self, state: State, context: Context) -> tuple[State, TemplatesChosen]:
-        plan, turn = Plan.model_validate(state["plan"]), state.get("turn", 0)
-        chosen = _search_further(context, plan)
-        if any(branch.written for branch in plan.branches):
-            chosen += _written(context, plan, turn, state.get("objections", []) if turn else [])
-        chosen = list(dict.fromkeys(chosen)) or _fallback_templates(context, plan)
-        return {"templates": chosen, "objections": []}, TemplatesChosen(turn=turn, ids=tuple(chosen))
+def provide_templates(state: State, context: Context) -> tuple[State, events.TemplatesChosen]:
+    """The role "template"."""
+    plan, turn = Plan.model_validate(state["plan"]), state.get("turn", 0)
+    chosen = _search_further(context, plan)
+    if any(branch.written for branch in plan.branches):
+        chosen += _written(context, plan, turn, state.get("objections", []) if turn else [])
+    chosen = list(dict.fromkeys(chosen)) or _fallback_templates(context, plan)
+    return {"templates": chosen, "objections": []}, events.TemplatesChosen(turn=turn, ids=tuple(chosen))
 
 
 def _search_further(context: Context, plan: Plan) -> list[str]:
@@ -258,8 +247,8 @@ def _search_further(context: Context, plan: Plan) -> list[str]:
         if template.id != node.id:
             # The searched template is another one than planned, and only its default is known to hold.
             seeds = ()
-            veto = partial(TemplateVetoed, template=node.id, why=WITHDRAWN)
-            context.once(TemplateVetoed, stage, veto, template=node.id)
+            veto = partial(events.TemplateVetoed, template=node.id, why=WITHDRAWN)
+            context.once(events.TemplateVetoed, stage, veto, template=node.id)
         _register_seeds(context, template.id, seeds, stage)
         chosen.append(template.id)
     return chosen
@@ -286,8 +275,8 @@ def _written(context: Context, plan: Plan, turn: int, objections: list[str]) -> 
     if context.models is None:
         raise TunesmithError(f"The plan of round {plan.round} wants new templates, and the run has no model.")
     # Entries of this turn must not change its questions when it is begun again.
-    begun = (entry.sequence for entry in context.log.entries(WritingStarted, stage) if entry.event.turn == turn)
-    tree = context.tree(before=next(begun, 0) or context.journal.append(WritingStarted(turn=turn), stage))
+    begun = (entry.sequence for entry in context.log.entries(events.WritingStarted, stage) if entry.event.turn == turn)
+    tree = context.tree(before=next(begun, 0) or context.journal.append(events.WritingStarted(turn=turn), stage))
     drafts = []
     for number, branch in enumerate(plan.branches, 1):
         if branch.written:
@@ -310,7 +299,7 @@ def _written(context: Context, plan: Plan, turn: int, objections: list[str]) -> 
 def _ask(context: Context, models: Models, drafts: Sequence[TemplateDraft], stage: str) -> list[TemplateDraft]:
     """The drafts that the model answers, with the answer read; the others are given up."""
     context.listener(Progress("template", f"asking the model for {len(drafts)} template(s)"))
-    known = {event.custom_id for event in context.log.events(ModelAsked)}
+    known = {event.custom_id for event in context.log.events(events.ModelAsked)}
     asked: list[tuple[TemplateDraft, ModelCall]] = []
     for draft in drafts:
         # An answer that was paid for is read, even if its own trial took the last of the budget.
@@ -341,7 +330,7 @@ def _settled(context: Context, draft: TemplateDraft, trials: Mapping[str, Evalua
             return _give_up(context, draft, UNTRIED, stage)
         draft.problem = problem_of(trials[template.id])
         if draft.problem is None:
-            added = [entry for entry in context.log.entries(TemplateAdded) if entry.event.id == template.id]
+            added = [entry for entry in context.log.entries(events.TemplateAdded) if entry.event.id == template.id]
             mine = (stage, branch.parent, branch.kind)
             if added and (added[0].stage, added[0].event.parent, added[0].event.made_by) != mine:
                 # Another branch of the run led to the same template.
@@ -364,7 +353,7 @@ def _settled(context: Context, draft: TemplateDraft, trials: Mapping[str, Evalua
 def _register(context: Context, template: Template, branch: Branch, stage: str, answers: int = 0) -> None:
     """Adds the template of a branch to the tree, once. answers: of the model, until it worked."""
     if template.id not in context.log.templates:
-        event = TemplateAdded(
+        event = events.TemplateAdded(
             template=template, parent=branch.parent, moves=branch.moves, answers=answers, made_by=branch.kind
         )
         context.journal.append(event, stage)
@@ -375,7 +364,7 @@ def _register_seeds(context: Context, template: str, seeds: Sequence[Config], st
     known = {config_key(config) for config in context.log.seeds(stage, template)}
     new = {key: config for config in seeds if (key := config_key(config)) not in known}
     if new:
-        context.journal.append(SeedsProposed(template=template, configs=tuple(new.values())), stage)
+        context.journal.append(events.SeedsProposed(template=template, configs=tuple(new.values())), stage)
 
 
 def _give_up(
@@ -383,7 +372,7 @@ def _give_up(
 ) -> bool:
     """Journals that a branch gets no template, and why; True. failure: the model's, where that is the reason."""
     branch = draft.branch
-    event = BranchAbandoned(
+    event = events.BranchAbandoned(
         round=round_of(stage),
         branch=draft.number,
         parent=branch.parent,
@@ -393,6 +382,6 @@ def _give_up(
         answers=draft.answers,
         made_by=branch.kind,
     )
-    context.once(BranchAbandoned, stage, lambda: event, **dict(event))
+    context.once(events.BranchAbandoned, stage, lambda: event, **dict(event))
     context.note("template", f"Template {draft.number} of the round is given up: {why}", stage, failure)
     return True

@@ -14,7 +14,7 @@ from typing import Any
 
 from tunesmith.actors.judging.judge import CandidateVerdict
 from tunesmith.graph.context import Context, baseline_quantities, baseline_request
-from tunesmith.graph.journal.events import Compared, Examined, Noted, Searched, TemplateAdded, VerdictReached
+from tunesmith.graph.journal import events
 from tunesmith.graph.journal.log import (
     RunLog,
     VerifiedKernel,
@@ -24,7 +24,6 @@ from tunesmith.graph.journal.log import (
     stage_of,
     weighted_geomean,
 )
-from tunesmith.graph.journal.records import ExaminationRow, FinalistResult, Verdict, Winner
 from tunesmith.graph.models.calls import HOPELESS
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.roles.planner import broken_rule, plan_by_rules, searches
@@ -58,38 +57,36 @@ FRESH_SEED = 1_000_003
 """Added to the seed for each test, so that finalists meet contents that the search never saw."""
 
 
-class Tester:
-    name = "test"
-
-    def __call__(self, state: State, context: Context) -> State | tuple[State, VerdictReached]:
-        number = state["round"]
-        done = _done(context, number, None)
-        if not done and not searches(context.settings):
-            # Without a search, only the run's end is worth a test.
-            return {"done": ""}
-        test = _Test(context, number)
-        if not test.general and not any(test.per_shape.values()):
-            nothing_left = context.models is None and not context.tree().untried
-            return {"done": done or ("nothing valid" if nothing_left else "")}
-        searched = context.log.last(Searched, test.stage)
-        nothing_new = context.models is None and searched is not None and searched.asked == 0
-        if nothing_new and context.log.verdict() is not None and not done:
-            # All configurations of the search had been measured already, and the earlier verdict holds.
-            return {"done": ""}
-        # Opponents cost time: only the last test compares with them.
-        test.compare(context.opponents if done else ())
-        verdict, was_last = test.verdict(), bool(done)
-        if context.drop_beaten_roofs("a finalist", least_seconds(verdict)):
-            verdict = test.verdict()
-        done = _done(context, number, verdict)
-        if done and not was_last and context.seconds_left() > 0:
-            # Only now is it known that this is the last test, as where the floor is reached.
-            test.compare(context.opponents)
-        if done:
-            # Only the winners of the last test are exported, and need an examination.
-            verdict = test.examined()
-        context.listener(Progress("test", f"round {number}: {verdict.sentence}", best=verdict.ratio))
-        return {"done": done}, VerdictReached(verdict=verdict)
+def test_round(state: State, context: Context) -> State | tuple[State, events.VerdictReached]:
+    """The role "test"."""
+    number = state["round"]
+    done = _done(context, number, None)
+    if not done and not searches(context.settings):
+        # Without a search, only the run's end is worth a test.
+        return {"done": ""}
+    test = _Test(context, number)
+    if not test.general and not any(test.per_shape.values()):
+        nothing_left = context.models is None and not context.tree().untried
+        return {"done": done or ("nothing valid" if nothing_left else "")}
+    searched = context.log.last(events.Searched, test.stage)
+    nothing_new = context.models is None and searched is not None and searched.asked == 0
+    if nothing_new and context.log.verdict() is not None and not done:
+        # All configurations of the search had been measured already, and the earlier verdict holds.
+        return {"done": ""}
+    # Opponents cost time: only the last test compares with them.
+    test.compare(context.opponents if done else ())
+    verdict, was_last = test.verdict(), bool(done)
+    if context.drop_beaten_roofs("a finalist", least_seconds(verdict)):
+        verdict = test.verdict()
+    done = _done(context, number, verdict)
+    if done and not was_last and context.seconds_left() > 0:
+        # Only now is it known that this is the last test, as where the floor is reached.
+        test.compare(context.opponents)
+    if done:
+        # Only the winners of the last test are exported, and need an examination.
+        verdict = test.examined()
+    context.listener(Progress("test", f"round {number}: {verdict.sentence}", best=verdict.ratio))
+    return {"done": done}, events.VerdictReached(verdict=verdict)
 
 
 class _Test:
@@ -99,12 +96,12 @@ class _Test:
         self.context, self.number, self.stage = context, number, stage_of(number)
         self.general, self.per_shape = finalists(context, self.stage)
 
-    def verdict(self, attempted: Collection[VerifiedKernel] = ()) -> Verdict:
+    def verdict(self, attempted: Collection[VerifiedKernel] = ()) -> events.Verdict:
         """The verdict of the comparisons so far. attempted: as in `disqualified`."""
         compared = self.context.log.comparisons(self.stage).values()
         return build_verdict(self.context, compared, self.general, disqualified(self.context, attempted))
 
-    def examined(self) -> Verdict:
+    def examined(self) -> events.Verdict:
         """The verdict after the examination of its winners: the general configuration on everything, others on the
         workload they won. In place of a rejected winner the next best is examined; while none serves all workloads and
         time is left, other configurations are compared."""
@@ -131,7 +128,7 @@ class _Test:
 
     def compare(self, beside: Sequence[AnyOpponent]) -> None:
         """Journals the comparisons of finalists and these opponents that the journal lacks."""
-        context, wanted = self.context, list[tuple[Workload, list[Winner]]]()
+        context, wanted = self.context, list[tuple[Workload, list[events.Winner]]]()
         known, opponents = context.log.comparisons(self.stage), {opponent.name for opponent in beside}
         for workload in (*context.tuned, *context.held_out):
             entrants = _distinct([*self.general, *self.per_shape.get(workload.name, [])])
@@ -161,7 +158,7 @@ class _Test:
                 budget_seconds=min(SECONDS, max(MIN_SAMPLING_SECONDS, each)),
                 opponents=beside,
             )
-            event = Compared(
+            event = events.Compared(
                 workload=workload.name,
                 entries=finalist_results(entrants, found),
                 baseline_code=found.codes[0] if found.codes else "",
@@ -171,19 +168,19 @@ class _Test:
             )
             context.journal.append(event, self.stage)
 
-    def _replacements(self) -> list[Winner]:
+    def _replacements(self) -> list[events.Winner]:
         """The next configurations after all finalists were rejected: variations of the fastest of them, and the
         templates' defaults, if right, measured now; else the next best configurations without a known defect."""
         context = self.context
         rejected = {kernel.template for kernel in context.log.examinations().values() if kernel.verdict == "rejected"}
-        common, wanted, fastest = defects(context.log), list[Winner](), dict[str, Winner]()
+        common, wanted, fastest = defects(context.log), list[events.Winner](), dict[str, events.Winner]()
         for tried in self.general:
             fastest.setdefault(tried.template, tried)
         for name, tried in fastest.items():
             if name in rejected:
                 template, defect = context.template(name), common.get(name, {})
                 changed = [one for one in variations(template, tried.config, defect) if not has(one, defect)]
-                wanted += [Winner(template=name, config=one) for one in (*changed, template.default_config)]
+                wanted += [events.Winner(template=name, config=one) for one in (*changed, template.default_config)]
         known, everywhere = {one.key for one in self.general}, (*context.tuned, *context.held_out)
         wanted = [one for one in _distinct(wanted) if one.key not in known and not _broken(context, one, everywhere)]
         found = {(one.template, config_key(one.config)): one for one in context.log.evaluations()}
@@ -203,7 +200,7 @@ class _Test:
         ]
 
 
-def requests_for(context: Context, entrants: Sequence[Winner], workload: Workload) -> list[EvaluationRequest]:
+def requests_for(context: Context, entrants: Sequence[events.Winner], workload: Workload) -> list[EvaluationRequest]:
     """Finalists as requests for the pool, numbered from 1."""
     return [
         EvaluationRequest(number, context.template(one.template), one.config, (workload.name,))
@@ -211,21 +208,21 @@ def requests_for(context: Context, entrants: Sequence[Winner], workload: Workloa
     ]
 
 
-def finalist_results(entrants: Sequence[Winner], found: WorkloadComparison) -> tuple[FinalistResult, ...]:
+def finalist_results(entrants: Sequence[events.Winner], found: WorkloadComparison) -> tuple[events.FinalistResult, ...]:
     """The comparisons of finalists, in their order."""
     codes = found.codes[1:] or ("",) * len(entrants)
     energies = found.energies[1:] or (None,) * len(entrants)
     return tuple(
-        FinalistResult(template=one.template, config=one.config, comparison=result, code=code, energy=energy)
+        events.FinalistResult(template=one.template, config=one.config, comparison=result, code=code, energy=energy)
         if isinstance(result, Comparison)
-        else FinalistResult(template=one.template, config=one.config, failure=result, code=code)
+        else events.FinalistResult(template=one.template, config=one.config, failure=result, code=code)
         for one, result, code, energy in zip(entrants, found.results, codes, energies, strict=True)
     )
 
 
 def finalists(
-    context: Context, stage: str, after: Sequence[Winner] = ()
-) -> tuple[list[Winner], dict[str, list[Winner]]]:
+    context: Context, stage: str, after: Sequence[events.Winner] = ()
+) -> tuple[list[events.Winner], dict[str, list[events.Winner]]]:
     """The best configurations in general (at most `settings.finalists`), and the best for each tuned workload, without
     configurations found wrong before the test of this round began.
 
@@ -234,12 +231,12 @@ def finalists(
     """
     baseline, vetoed = baseline_quantities(context), context.log.vetoed()
     # A test that was interrupted goes on with the finalists that it began with.
-    began = context.log.entries(Compared, stage)
+    began = context.log.entries(events.Compared, stage)
     wrong = (RunLog(context.journal, began[0].sequence) if began else context.log).rejected()
     names, weights, of = context.tuned_names, context.weights, context.settings.objective
     had, templates = {one.key for one in after}, {one.template for one in after}
     right = [
-        (Winner(template=one.template, config=one.config), one)
+        (events.Winner(template=one.template, config=one.config), one)
         for one in context.log.evaluations()
         if one.failure is None and one.template not in vetoed and (one.template, config_key(one.config)) not in wrong
     ]
@@ -259,16 +256,16 @@ def finalists(
     return general, {name: found[:FINALISTS_PER_SHAPE] for name, found in single.items()}
 
 
-def _broken(context: Context, one: Winner, workloads: Sequence[Workload]) -> str:
+def _broken(context: Context, one: events.Winner, workloads: Sequence[Workload]) -> str:
     return broken_rule(context, context.template(one.template), one.config, workloads)
 
 
-def _best_first(found: Iterable[tuple[Any, Winner]]) -> list[Winner]:
+def _best_first(found: Iterable[tuple[Any, events.Winner]]) -> list[events.Winner]:
     """The finalists by their values, each once: several rounds may have measured it."""
     return _distinct(entrant for _, entrant in sorted(found, key=lambda pair: pair[0]))
 
 
-def _distinct(entrants: Iterable[Winner]) -> list[Winner]:
+def _distinct(entrants: Iterable[events.Winner]) -> list[events.Winner]:
     return list({entrant.key: entrant for entrant in entrants}.values())
 
 
@@ -292,13 +289,13 @@ def disqualified(context: Context, attempted: Collection[VerifiedKernel] = ()) -
     return found
 
 
-def _winners(verdict: Verdict) -> dict[VerifiedKernel, Winner]:
+def _winners(verdict: events.Verdict) -> dict[VerifiedKernel, events.Winner]:
     """The general configuration, for all workloads, and other kernels for single ones."""
     general = {} if verdict.general is None else {(*verdict.general.key, ""): verdict.general}
     return general | {(*row.key, row.workload): row for row in verdict.special}
 
 
-def examine_winners(context: Context, kernels: Mapping[VerifiedKernel, Winner]) -> None:
+def examine_winners(context: Context, kernels: Mapping[VerifiedKernel, events.Winner]) -> None:
     """Journals the full verdict on the kernels that have none; an earlier session may have had no time for it."""
     done = {key for key, kernel in context.log.examinations().items() if kernel.verdict != "not examined"}
     if not (waiting := {key: kernel for key, kernel in kernels.items() if key not in done}):
@@ -327,7 +324,7 @@ def examine_winners(context: Context, kernels: Mapping[VerifiedKernel, Winner]) 
     results = results or [{"verdict": "not examined", "detail": failure}] * len(waiting)
     for (key, one), fields in zip(waiting.items(), results, strict=True):
         about: dict[str, Any] = {"template": one.template, "config": one.config, "workload": key[2], "seconds": share}
-        context.journal.append(Examined(**about, **fields))
+        context.journal.append(events.Examined(**about, **fields))
 
 
 def _is_unreached(context: Context, template: Template, found: CandidateVerdict) -> bool:
@@ -340,18 +337,18 @@ def _is_unreached(context: Context, template: Template, found: CandidateVerdict)
     return made is None or made.source != template.source
 
 
-def account(context: Context, verdict: Verdict) -> list[ExaminationRow]:
+def account(context: Context, verdict: events.Verdict) -> list[events.ExaminationRow]:
     """The examinations of the winners of `verdict`, as the summary shows them."""
     known, winners = context.log.examinations(), _winners(verdict)
     # Kernels that a dispatch rule may use were examined on everything as well.
     keys = dict.fromkeys([*winners, *((template, config, "") for template, config, _ in winners)])
-    shared = set(ExaminationRow.model_fields) & set(Examined.model_fields)
+    shared = set(events.ExaminationRow.model_fields) & set(events.Examined.model_fields)
     rows = []
     for kernel in [known[key] for key in keys if key in known]:
         passed = [step for step in kernel.steps if isinstance(step, Passed)]
         own = [step for step in passed if step.own]
         rows.append(
-            ExaminationRow(
+            events.ExaminationRow(
                 **kernel.model_dump(include=shared),
                 checks=len(passed),
                 skipped=tuple(f"{step.step}: {step.why}" for step in kernel.steps if isinstance(step, Skipped)),
@@ -362,11 +359,11 @@ def account(context: Context, verdict: Verdict) -> list[ExaminationRow]:
     return rows
 
 
-def _done(context: Context, number: int, verdict: Verdict | None) -> Done:
+def _done(context: Context, number: int, verdict: events.Verdict | None) -> Done:
     """Why the run ends with this round; empty where another follows."""
     settings, stage = context.settings, stage_of(number)
     if number >= settings.rounds:
-        searched, plan = context.log.last(Searched, stage), context.log.plan(stage)
+        searched, plan = context.log.last(events.Searched, stage), context.log.plan(stage)
         # With a model, a further round might have brought another template.
         if context.models is not None or searched is None or plan is None or searched.asked >= plan.evaluations:
             return "rounds"
@@ -382,7 +379,7 @@ def _done(context: Context, number: int, verdict: Verdict | None) -> Done:
         if all(MIN_FLOOR_SHARE <= share <= MAX_ROOFLINE_SHARE for share in shares):
             return "floor"
         # A round without a new template costs no call.
-        wrote = number > 1 and any(context.log.events(TemplateAdded, stage))
+        wrote = number > 1 and any(context.log.events(events.TemplateAdded, stage))
         if wrote and context.models is not None and _gain(context, number) < settings.least_gain:
             return "little gain"
     # A model may come up with another template where rules have nothing left to search.
@@ -390,7 +387,7 @@ def _done(context: Context, number: int, verdict: Verdict | None) -> Done:
         return "exhausted"
     # Without a search a run cannot go on when no model will answer. After an answer that cannot be used, or after a
     # failure of the server, the next round asks again.
-    hopeless = any(note.failure in HOPELESS for note in context.log.events(Noted, stage))
+    hopeless = any(note.failure in HOPELESS for note in context.log.events(events.Noted, stage))
     return "no model" if hopeless and not searches(settings) else ""
 
 
@@ -417,7 +414,7 @@ def _exhausted(context: Context, number: int) -> bool:
         return True
     wanted = {branch.parent for branch in ahead.branches}
     for plan in context.log.plans:
-        searched = context.log.last(Searched, stage_of(plan.round))
+        searched = context.log.last(events.Searched, stage_of(plan.round))
         if plan.workloads == ahead.workloads and searched is not None:
             wanted -= {search.template for search in searched.templates if search.exhausted}
     return not wanted

@@ -17,9 +17,8 @@ from dataclasses import dataclass, field
 
 from tunesmith.graph.context import Context, baseline_quantities, baseline_seconds
 from tunesmith.graph.history import prior_of
-from tunesmith.graph.journal.events import Asked, EarlierResults, Evaluated, Searched, SearchStarted, SeedsRefused
+from tunesmith.graph.journal import events
 from tunesmith.graph.journal.log import failures_by_kind, observation, racing, stage_of, weighted_geomean
-from tunesmith.graph.journal.records import TemplateAccount
 from tunesmith.graph.journal.store import Entry
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.roles.templater import trials_of
@@ -83,18 +82,16 @@ SHOW_SECONDS = 0.1
 """Seconds between two showings of progress."""
 
 
-class Tuner:
-    name = "tune"
-
-    def __call__(self, state: State, context: Context) -> State | tuple[State, Searched]:
-        plan = Plan.model_validate(state["plan"])
-        # A model's kernel without parameters was measured in its trial; a kernel of the task was not.
-        templates = [
-            one
-            for one in state.get("templates", [])
-            if context.template(one).has_choices or not context.log.evaluations_of(one)
-        ]
-        return ({}, _Round(context, plan, templates).run()) if templates else {}
+def tune_round(state: State, context: Context) -> State | tuple[State, events.Searched]:
+    """The role "tune"."""
+    plan = Plan.model_validate(state["plan"])
+    # A model's kernel without parameters was measured in its trial; a kernel of the task was not.
+    templates = [
+        one
+        for one in state.get("templates", [])
+        if context.template(one).has_choices or not context.log.evaluations_of(one)
+    ]
+    return ({}, _Round(context, plan, templates).run()) if templates else {}
 
 
 class _Round:
@@ -110,7 +107,9 @@ class _Round:
         self.workloads = [context.task.workload(name) for name in plan.workloads]
         self.baseline, self.defects = baseline_quantities(context), defects(context.log)
         budget = max(1, max_evaluations(len(templates), self.total))
-        begun = context.once(SearchStarted, self.stage, lambda: SearchStarted(workers=context.pool.max_in_flight))
+        begun = context.once(
+            events.SearchStarted, self.stage, lambda: events.SearchStarted(workers=context.pool.max_in_flight)
+        )
         self.searches = [self._search(context.template(one), budget, begun.workers) for one in templates]
         self.asked: dict[int, tuple[TemplateSearch, Config]] = {}
         self.results: dict[int, Evaluation] = {}
@@ -167,15 +166,15 @@ class _Round:
             if space.index(config) is None and (reason := space.reject(config)) is not None
         )
         if refused:
-            event = SeedsRefused(template=template.id, refused=refused)
-            self.context.once(SeedsRefused, self.stage, lambda: event, template=template.id)
-        earlier = log.last(EarlierResults) or EarlierResults()
+            event = events.SeedsRefused(template=template.id, refused=refused)
+            self.context.once(events.SeedsRefused, self.stage, lambda: event, template=template.id)
+        earlier = log.last(events.EarlierResults) or events.EarlierResults()
         opponents = self.context.task.sources(template.backend).opponents
         listed = [config for one in opponents for config in one.configs][: self.total // 2]
         seeds = [*given, *(one.config for one in earlier.suggestions), template.default_config, *listed]
         return [config for config in seeds if space.index(config) is not None]
 
-    def run(self) -> Searched:
+    def run(self) -> events.Searched:
         context, pool = self.context, self.context.pool
         self._replay()
         for search in self.searches:
@@ -197,9 +196,11 @@ class _Round:
     def _replay(self) -> None:
         """Replays this round's journal entries to the searches, in order."""
         by_id = {search.template.id: search for search in self.searches}
-        entries: Iterator[Entry[Asked | Evaluated]] = self.context.journal.entries(Asked, Evaluated)
+        entries: Iterator[Entry[events.Asked | events.Evaluated]] = self.context.journal.entries(
+            events.Asked, events.Evaluated
+        )
         for event in (entry.event for entry in entries if entry.stage == self.stage):
-            if isinstance(event, Asked):
+            if isinstance(event, events.Asked):
                 search = by_id[event.template]
                 self.asked[event.number] = (search, event.config)
                 search.strategy.assume_asked(event.config)
@@ -218,7 +219,7 @@ class _Round:
                 number = len(self.asked)
                 search.asked += 1
                 self.asked[number] = (search, config)
-                event = Asked(number=number, template=search.template.id, config=config)
+                event = events.Asked(number=number, template=search.template.id, config=config)
                 self.context.journal.append(event, self.stage)
                 self._submit(number)
                 return True
@@ -238,7 +239,7 @@ class _Round:
                 f"configuration{values}: {failure.first_error.rstrip('.')}. Fix the source or the defaults, and start "
                 "a new run."
             )
-        event = Evaluated(number=number, key=config_key(evaluation.config), evaluation=evaluation)
+        event = events.Evaluated(number=number, key=config_key(evaluation.config), evaluation=evaluation)
         self.context.journal.append(event, self.stage)
         self._learn(number, evaluation)
         # Counting the evaluations in the journal may take longer than an evaluation.
@@ -275,12 +276,12 @@ class _Round:
         )
         self.context.listener(progress)
 
-    def _account(self) -> Searched:
+    def _account(self) -> events.Searched:
         """The account of the searches: their sum and each of them."""
-        found, each = list(self.results.values()), list[TemplateAccount]()
+        found, each = list(self.results.values()), list[events.TemplateAccount]()
         for search in self.searches:
             own = [one for one in found if one.template == search.template.id]
-            account = TemplateAccount(
+            account = events.TemplateAccount(
                 template=search.template.id,
                 strategy=search.strategy.describe(),
                 points=len(search.space),
@@ -292,7 +293,7 @@ class _Round:
                 racing=racing(own),
             )
             each.append(account)
-        return Searched(
+        return events.Searched(
             stage=self.stage,
             strategy=" | ".join(one.strategy for one in each),
             points=sum(len(search.space) for search in self.searches),

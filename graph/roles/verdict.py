@@ -8,11 +8,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from tunesmith.graph.context import Context
-from tunesmith.graph.journal.events import Compared
-from tunesmith.graph.journal.log import RunLog, VerifiedKernel, weighted_geomean
-from tunesmith.graph.journal.records import (
+from tunesmith.graph.journal.events import (
     ENERGY_MARGIN,
     BestHere,
+    Compared,
     Dispatched,
     Disqualified,
     Figures,
@@ -22,6 +21,7 @@ from tunesmith.graph.journal.records import (
     Winner,
     WorkloadRow,
 )
+from tunesmith.graph.journal.log import RunLog, VerifiedKernel, weighted_geomean
 from tunesmith.kernels.outcome import Objective, describe
 from tunesmith.kernels.spec.task import Workload
 from tunesmith.kernels.spec.template import Config, Parameter, Template

@@ -19,10 +19,9 @@ from tunesmith.graph.journal.log import begun, weighted_geomean
 from tunesmith.graph.journal.store import JournalError
 from tunesmith.graph.models.calls import Models, Waiting
 from tunesmith.graph.models.recorded import ANSWERS
-from tunesmith.graph.outputs import require_new_folder
 from tunesmith.graph.progress import Listener, Progress, silent
 from tunesmith.graph.run import RunResult, resume, tune
-from tunesmith.graph.settings import Arm, make_settings
+from tunesmith.graph.settings import Arm, make_settings, require_new_folder
 from tunesmith.hw.errors import TunesmithError
 
 ARMS: tuple[Arm, ...] = get_args(Arm)
@@ -169,17 +168,17 @@ def _repeat_of(result: RunResult) -> Repeat:
     ratio = summary.ratio if summary.general is not None else None
     weights = {workload.name: workload.weight for workload in begun(result.folder).event.task.workloads}
     ratios = {row.workload: 1.0 if row.best is None else min(1.0, row.best.ratio) for row in summary.tuned}
+    counted = ("calls", "prompt_tokens", "completion_tokens")
+    counts: dict[str, Any] = {name: usage and getattr(usage, name) for name in counted}
     return Repeat(
         name=result.folder.name,
         speedup=1.0 if ratio is None else max(1.0, 1 / ratio),
         by_shape=1 / weighted_geomean(ratios, weights) if ratios else 1.0,
         valid=ratio is not None,
         evaluations=summary.evaluations,
-        calls=None if usage is None else usage.calls,
         seconds=summary.seconds,
         ended_by=summary.ended_by,
-        prompt_tokens=None if usage is None else usage.prompt_tokens,
-        completion_tokens=None if usage is None else usage.completion_tokens,
+        **counts,
     )
 
 

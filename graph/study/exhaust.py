@@ -16,10 +16,9 @@ from tunesmith.actors.judging.task_check import check_reference
 from tunesmith.graph.journal.events import Evaluated, ExhaustStarted
 from tunesmith.graph.journal.log import RunLog
 from tunesmith.graph.journal.store import Journal, JournalError, remove_journal
-from tunesmith.graph.outputs import require_writable_file
 from tunesmith.graph.progress import Listener, Progress, silent
 from tunesmith.graph.run import hold_run
-from tunesmith.graph.settings import make_settings
+from tunesmith.graph.settings import make_settings, require_writable_file
 from tunesmith.graph.setup import choose_device, inventory_for, pools
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.build.artifact import EvaluationRequest

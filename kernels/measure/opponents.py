@@ -25,8 +25,7 @@ from tunesmith.kernels.build.artifact import Candidate
 from tunesmith.kernels.check.compare import deviation
 from tunesmith.kernels.launch.buffers import WorkloadData
 from tunesmith.kernels.launch.reference import on_host
-from tunesmith.kernels.launch.rotation import Rotation, window_for
-from tunesmith.kernels.measure.timing import Comparison
+from tunesmith.kernels.measure.timing import Comparison, Rotation, window_for
 from tunesmith.kernels.outcome import Outcome, versus
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import AnyOpponent, FunctionOpponent

@@ -364,6 +364,10 @@ class Task(Strict):
     def flops_of(self, workload: Workload) -> float:
         return float(self._number("flops", self.flops, workload))
 
+    def work_of(self, workload: Workload) -> tuple[float, float, str]:
+        """What the roofs bound: bytes, flops, and the data type of these (`arithmetic`)."""
+        return self.bytes_of(workload), self.flops_of(workload), self.arithmetic
+
     @property
     def conditions(self) -> dict[str, str]:
         """Conditions on sizes under which arrays can be filled as declared, with the mistake where one fails."""

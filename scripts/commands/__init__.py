@@ -1,1 +1,1 @@
-"""The commands, one file each. `tunesmith.cli.main` lists them and imports one when it is called."""
+"""The commands by subject. `tunesmith.cli.main` lists them and imports a module when a command of it is called."""

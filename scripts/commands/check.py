@@ -26,7 +26,7 @@ from tunesmith.kernels.reader.signature import require_signature, require_signat
 from tunesmith.kernels.space import default_refused, device_names
 from tunesmith.kernels.spec.task import Task, TaskError
 from tunesmith.kernels.spec.taskfile import load_task, parse_config, read_source, template_of
-from tunesmith.kernels.spec.template import MAX_SOURCE_BYTES, Config, Template, described
+from tunesmith.kernels.spec.template import MAX_SOURCE_BYTES, described
 
 EXIT_REJECTED = 1
 
@@ -71,7 +71,7 @@ def check(
         if template is not None or config is not None:
             option = "--template" if template is not None else "--config"
             raise TunesmithError(f"{option}: it goes with a candidate; name its source with --source, or leave it out.")
-        _check_task(loaded, target, backend, reference_deadline, as_json=as_json)
+        _check_task(loaded, *limits_for(loaded, target, backend), reference_deadline, as_json=as_json)
         return
     options = JudgeOptions(deadlines=Deadlines(compile_deadline, run_deadline, reference_deadline, check_time))
     options = options if seed is None else replace(options, seed=seed)
@@ -105,7 +105,15 @@ def _judged(
     point = parse_config(config, candidate)
     preload(limits.backend)
     if target is not None:
-        verdict = _on_paper(task, limits, candidate, point, options.deadlines.compile)
+        # The mistakes that can be found without the device.
+        with Isolated("compile", CompileWorker, limits, 0) as compiler:
+            meant, seconds = meant_for(task, limits) or task.workloads, options.deadlines.compile
+            made = compile_on_paper([compiler], task, candidate, point, meant, limits, seconds)
+        if isinstance(made, Candidate):
+            detail = f"it was compiled for {limits.name} and not launched"
+            verdict = CandidateVerdict("partial", detail=detail, artifacts={"candidate": made.digests})
+        else:
+            verdict = rejected(made)
     else:
         check_reference(task, meant_for(task, limits), seed=0, deadline=options.deadlines.prepare)
         if sys.stderr.isatty():
@@ -118,17 +126,6 @@ def _judged(
             # A kernel may take an array by another type and be right, so that this alone rejects none.
             return replace(verdict, notes=(*verdict.notes, str(error)))
     return verdict
-
-
-def _on_paper(task: Task, limits: DeviceLimits, template: Template, config: Config, seconds: float) -> CandidateVerdict:
-    """The mistakes of a candidate that can be found without its device."""
-    workloads = meant_for(task, limits) or task.workloads
-    with Isolated("compile", CompileWorker, limits, 0) as compiler:
-        made = compile_on_paper([compiler], task, template, config, workloads, limits, seconds)
-    if not isinstance(made, Candidate):
-        return rejected(made)
-    detail = f"it was compiled for {limits.name} and not launched"
-    return CandidateVerdict("partial", detail=detail, artifacts={"candidate": made.digests})
 
 
 def _print(verdict: CandidateVerdict) -> None:
@@ -150,9 +147,8 @@ def _print(verdict: CandidateVerdict) -> None:
         echo(f"  {note}")
 
 
-def _check_task(task: Task, target: str | None, backend: str, reference_deadline: float, *, as_json: bool) -> None:
+def _check_task(task: Task, limits: DeviceLimits, index: int, reference_deadline: float, *, as_json: bool) -> None:
     """Prints the parts that are right; a mistake is raised."""
-    limits, index = limits_for(task, target, backend)
     right, unchecked = check_task(task, limits, index, reference_deadline=reference_deadline)
     templates = task.sources(limits.backend).templates
     require_work(task, templates, [limits])

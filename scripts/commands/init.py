@@ -12,12 +12,11 @@ from typing import Annotated
 import typer
 
 from tunesmith.cli.app import echo
-from tunesmith.graph.outputs import require_new_folder
+from tunesmith.graph.settings import require_new_folder
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.reader.draft import draft
 from tunesmith.kernels.rewrite.template import left_alone
-from tunesmith.kernels.spec.definition import read_definition
-from tunesmith.kernels.spec.t1 import read_t1
+from tunesmith.kernels.spec.foreign import read_definition, read_t1
 from tunesmith.kernels.spec.taskfile import MARK, read_source, read_task
 from tunesmith.kernels.triton.draft import draft_triton
 
@@ -73,8 +72,7 @@ def init(
     if drafted is None:
         text, macros = read_source(source, "SOURCE"), dict(map(_macro, define or ()))
         is_triton = source.suffix == ".py"
-        made = draft_triton(source, entry) if is_triton else draft(text, entry, str(source), include or (), macros)
-        drafted = made.name, made.files
+        drafted = draft_triton(source, entry) if is_triton else draft(text, entry, str(source), include or (), macros)
     name, files = drafted
     folder = _write(Path(name) if out is None else out, files)
     asked = [

@@ -66,10 +66,7 @@ def resume(
     time_limit: Annotated[
         str | None, typer.Option(metavar="DURATION", help="End after about this much more time, such as 10m.")
     ] = None,
-    dispatch_shapes: Annotated[
-        int | None,
-        typer.Option(min=1, help="As for tune."),
-    ] = None,
+    dispatch_shapes: Annotated[int | None, typer.Option(min=1, help="As for tune.")] = None,
     as_recorded: Annotated[
         bool,
         typer.Option("--as-recorded", help="Go on with the task as it was, although its files have changed since."),
@@ -81,15 +78,8 @@ def resume(
     def work(**terminal: Any) -> RunResult:
         from tunesmith.graph.run import resume
 
-        return resume(
-            run_dir,
-            more=more or 0,
-            rounds=rounds,
-            time_limit=time_limit,
-            dispatch_shapes=dispatch_shapes,
-            as_recorded=as_recorded,
-            **terminal,
-        )
+        asked: dict[str, Any] = {"rounds": rounds, "time_limit": time_limit, "dispatch_shapes": dispatch_shapes}
+        return resume(run_dir, more=more or 0, as_recorded=as_recorded, **asked, **terminal)
 
     drive(run_dir, work, as_json)
 

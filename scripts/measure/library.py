@@ -25,6 +25,7 @@ from tunesmith.hw.probe import probe
 from tunesmith.kernels.spec.taskfile import library_tasks
 
 LABELS = ("vendor library", "production", "eager", "compiled")
+SETTINGS = ("backend", "evaluations", "rounds", "seed", "opponents", "time_limit")
 HEADINGS = ("task", "workload", "floor", "plain", *LABELS, "general", "best")
 
 
@@ -52,14 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             result = tune(
                 task,
-                backend=options.backend,
-                evaluations=options.evaluations,
-                rounds=options.rounds,
-                seed=options.seed,
-                opponents=options.opponents,
-                time_limit=options.time_limit,
                 run_dir=Path("/tmp") / f"measure-{name}-{os.getpid()}",
                 listener=lambda progress: print(progress, flush=True) if progress.message else None,
+                **{setting: getattr(options, setting) for setting in SETTINGS},
             )
         except TunesmithError as error:
             # The other tasks are still measured.

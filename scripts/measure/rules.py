@@ -37,6 +37,8 @@ from tunesmith.kernels.spec.taskfile import load_task
 from tunesmith.kernels.spec.template import Config, Template, config_key
 
 PRECISION = Precision(target=0.02, budget_seconds=0.05)
+SPEEDUPS = {"gain": "ratio", "low": "high", "high": "low"}
+"""The speed-up and its interval, by what of a `Comparison` tells each."""
 BATCH = 16
 """Points that are compiled at once, and measured one after the other."""
 _compiler: Compiler
@@ -76,9 +78,13 @@ class Search:
             for config, found in zip(configs, made, strict=True)
         ]
 
+    def new(self, configs: list[Config]) -> list[Config]:
+        """The configurations that were not measured yet."""
+        return [one for one in configs if config_key(one) not in {**self.seen, **self.failed}]
+
     def measure(self, configs: list[Config], until: float) -> None:
         """Measures new configurations in order, and notes the best by the product of its times."""
-        fresh = [one for one in configs if config_key(one) not in self.seen and config_key(one) not in self.failed]
+        fresh = self.new(configs)
         for config, candidate in zip(fresh, self.candidates(self.template, fresh), strict=True):
             if time.monotonic() > until and self.best is not None:
                 return
@@ -102,9 +108,7 @@ class Search:
         order = [*first, *drawn]
         yield from (order[at : at + BATCH] for at in range(0, len(order), BATCH))
         while self.best is not None and (point := space.index(self.best)) is not None:
-            changes = [space.config(one) for one in space.neighbours(point)]
-            fresh = [one for one in changes if config_key(one) not in self.seen and config_key(one) not in self.failed]
-            if not fresh:
+            if not (fresh := self.new([space.config(one) for one in space.neighbours(point)])):
                 return
             yield [fresh[at] for at in rng.permutation(len(fresh))[:BATCH]]
 
@@ -139,43 +143,25 @@ def measured(
     changed = [name for name, value in search.best.items() if value != default[name]]
     if without:
         compared += [one for name in changed if space.index(one := {**search.best, name: default[name]}) is not None]
-    candidates = search.candidates(template, compared)
-    rows = [_beside(bench, plain, candidates, workload.name) for workload in search.workloads]
+    candidates: list[Any] = search.candidates(template, compared)
+    rows = [bench.compare(ComparisonRequest(plain, candidates, name, 24, 1.0)).results for name in search.names]
     gains = [[one.ratio if isinstance(one, Comparison) else math.nan for one in row] for row in rows]
     means = [math.exp(-sum(math.log(row[at]) for row in gains) / len(gains)) for at in range(len(compared))]
     times = {}
     for workload, row in zip(search.workloads, rows, strict=True):
-        if isinstance(one := row[0], Comparison):
-            floor = roofs.floor_seconds(task.bytes_of(workload), task.flops_of(workload), task.arithmetic) or 0.0
-            times[workload.name] = {
-                "gain": round(1 / one.ratio, 4),
-                "low": round(1 / one.high, 4),
-                "high": round(1 / one.low, 4),
-                "us": round(one.candidate.median * 1e6, 3),
-                "plain_us": round(one.baseline.median * 1e6, 3),
-                "floor_us": round(floor * 1e6, 3),
-            }
-    return {
-        "gain": round(means[0], 3),
-        "config": search.best,
-        "evaluated": len(search.seen),
-        "failed": len(search.failed),
-        "failures": sorted(set(search.failed.values()))[:3],
-        "seconds": round(time.monotonic() - begun, 1),
-        "times": times,
-        "without": {
-            _change(one, search.best): round(gain, 3) for one, gain in zip(compared[1:], means[1:], strict=True)
-        },
-        "refused": dict(made.refused),
-    }
-
-
-def _change(config: Config, best: Config) -> str:
-    return next(f"{name}={config[name]}" for name in config if config[name] != best[name])
-
-
-def _beside(bench: Bench, plain: Candidate, candidates: list[Any], workload: str) -> tuple[Any, ...]:
-    return bench.compare(ComparisonRequest(plain, candidates, workload, 24, 1.0)).results
+        if isinstance(best := row[0], Comparison):
+            floor = roofs.floor_seconds(*task.work_of(workload)) or 0.0
+            speedups = {name: round(1 / getattr(best, of), 4) for name, of in SPEEDUPS.items()}
+            taken = {"us": best.candidate.median, "plain_us": best.baseline.median, "floor_us": floor}
+            times[workload.name] = speedups | {name: round(one * 1e6, 3) for name, one in taken.items()}
+    alone = {}
+    for config, gain in zip(compared[1:], means[1:], strict=True):
+        changes = (f"{name}={value}" for name, value in config.items() if value != search.best[name])
+        alone[next(changes)] = round(gain, 3)
+    counts = {"evaluated": len(search.seen), "failed": len(search.failed)}
+    ended = {"failures": sorted(set(search.failed.values()))[:3], "seconds": round(time.monotonic() - begun, 1)}
+    found = {"gain": round(means[0], 3), "config": search.best, **counts, **ended}
+    return {**found, "times": times, "without": alone, "refused": dict(made.refused)}
 
 
 def main() -> int:

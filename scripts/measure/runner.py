@@ -35,6 +35,11 @@ def parser_of(text: str | None) -> argparse.ArgumentParser:
     return parser
 
 
+def add_shares(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", type=int, default=0, help="the number of this device, and of its share, from 0")
+    parser.add_argument("--of", type=int, default=1, help="how many devices share the work")
+
+
 class Record:
     """The record of a call with `options` on `device`."""
 

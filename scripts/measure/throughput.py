@@ -138,8 +138,10 @@ def find_place(long: int, seed: int) -> Place:
 
 
 @contextmanager
-def ready_pool(place: Place, folder: str, lanes: int, compilers: int, **more: Any) -> Iterator[tuple[Pool, float]]:
-    """A pool with its cache in `folder`, and the seconds until all its workers were ready."""
+def ready_pool(
+    place: Place, lanes: int, compilers: int, folder: str | None = None, **more: Any
+) -> Iterator[tuple[Pool, float]]:
+    """A pool with its cache in `folder`, or with a cold one, and the seconds until all its workers were ready."""
     gpu = place.device.backend == "cuda"
     workers = WorkerSet(
         place.task,
@@ -152,7 +154,7 @@ def ready_pool(place: Place, folder: str, lanes: int, compilers: int, **more: An
         say=lambda sentence: print(sentence, file=sys.stderr, flush=True),
         **more,
     )
-    with Pool(workers, cache=ArtifactCache(Path(folder))) as pool:
+    with tempfile.TemporaryDirectory() as cold, Pool(workers, cache=ArtifactCache(Path(folder or cold))) as pool:
         started = time.monotonic()
         for worker in (*pool.workers.compilers, *pool.workers.lanes):
             pool.ready_worker([worker])
@@ -205,7 +207,7 @@ def measure_single(place: Place, compilers: int) -> dict[str, Any]:
     configs, long = place.configs(template, 10_000), place.configs(place.template, place.long)
     with tempfile.TemporaryDirectory() as folder, cluster():
         for name in ("cold", "warm"):
-            with ready_pool(place, folder, 1, compilers) as (pool, seconds):
+            with ready_pool(place, 1, compilers, folder) as (pool, seconds):
                 result[name] = stretch(name, pool, place, template, configs)[0] | {"workers_seconds": seconds}
                 if name == "warm":
                     result["long"], _ = stretch("long", pool, place, place.template, long)
@@ -218,10 +220,7 @@ def measure_gpus(place: Place, most: int, compilers: int) -> dict[str, Any]:
     configs = place.configs(place.template, place.long)
     with cluster() as offer:
         for lanes in sorted({*(2**power for power in range(8) if 2**power < most), most}):
-            with (
-                tempfile.TemporaryDirectory() as folder,
-                ready_pool(place, folder, lanes, compilers) as (pool, seconds),
-            ):
+            with ready_pool(place, lanes, compilers) as (pool, seconds):
                 step: dict[str, Any] = {"lanes": lanes, "workers_seconds": seconds}
                 for name in ("cold", "warm"):
                     step[name], _ = stretch(f"{lanes} {name}", pool, place, place.template, configs)
@@ -241,10 +240,7 @@ def measure_killers(place: Place, compilers: int) -> dict[str, Any]:
     runs: dict[str, tuple[dict[str, Any], list[Evaluation]]] = {}
     with cluster():
         for name, configs in points.items():
-            with (
-                tempfile.TemporaryDirectory() as folder,
-                ready_pool(place, folder, 1, compilers, deadlines=deadlines) as (pool, _),
-            ):
+            with ready_pool(place, 1, compilers, deadlines=deadlines) as (pool, _):
                 runs[name] = stretch(name, pool, place, template, configs)
     wrong, kinds = [], Counter[str]()
     for config, evaluation in zip(points["with"], runs["with"][1], strict=True):
@@ -256,15 +252,10 @@ def measure_killers(place: Place, compilers: int) -> dict[str, Any]:
     figures = {name: found for name, (found, _) in runs.items()}
     # An endless loop takes its deadline.
     waited = sum(config[KILLER] == 2 for config in points["with"]) * deadlines.run
-    return {
-        "points": len(plain),
-        "killers": sum(bool(config[KILLER]) for config in points["with"]),
-        "outcomes": dict(kinds),
-        "wrongly_typed": wrong,
-        "seconds_of_deadlines": waited,
-        "ratio_of_search": round((figures["with"]["seconds"] - waited) / figures["without"]["seconds"], 3),
-        "runs": figures,
-    }
+    ratio = round((figures["with"]["seconds"] - waited) / figures["without"]["seconds"], 3)
+    counts = {"points": len(plain), "killers": sum(bool(config[KILLER]) for config in points["with"])}
+    seconds = {"seconds_of_deadlines": waited, "ratio_of_search": ratio}
+    return {**counts, "outcomes": dict(kinds), "wrongly_typed": wrong, **seconds, "runs": figures}
 
 
 def main() -> int:

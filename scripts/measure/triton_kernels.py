@@ -25,7 +25,7 @@ from typing import Any
 
 from tunesmith.actors.process import Isolated
 from tunesmith.actors.workers import CompileWorker
-from tunesmith.cli.measure.runner import Record, execute, parser_of
+from tunesmith.cli.measure.runner import Record, add_shares, execute, parser_of
 from tunesmith.graph import tune
 from tunesmith.graph.journal.events import Evaluated, Event
 from tunesmith.graph.journal.log import RunLog
@@ -54,10 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--points", type=int, default=20, help="random points to compile for each target")
     parser.add_argument("--evaluations", type=int, default=60)
     parser.add_argument("--repeats", type=int, default=5, help="choices of the autotuner for each size")
-    parser.add_argument("--exhaust", action="store_true", help="measure whole spaces, and a search of 5 % of each")
+    parser.add_argument("--exhaust", action="store_true", help="measure whole spaces, and a search of 5 %% of each")
     parser.add_argument("--seconds", type=float, default=math.inf, help="after which no task is begun")
-    parser.add_argument("--device", type=int, default=0, help="the number of this GPU, and of the tasks it takes")
-    parser.add_argument("--of", type=int, default=1, help="how many GPUs share the tasks")
+    add_shares(parser)
     parser.add_argument("--choose", action="store_true", help="print the autotuner's choices for --tasks, one task")
     options = parser.parse_args(arguments)
     if options.choose:

@@ -72,12 +72,20 @@ def judged(fixture: Any, device: DeviceInfo, deadlines: Deadlines, commit: str, 
 
 
 def judge_all(
-    waiting: Sequence[Any],
+    chosen: Sequence[Any],
     answer: Callable[[Any, DeviceInfo, Deadlines, str, int], dict[str, Any]],
     device: DeviceInfo,
     options: argparse.Namespace,
-) -> Iterator[dict[str, Any]]:
-    """The lines that `answer`, as `judged`, gives for candidates, each as soon as a worker has it."""
+    rows: str,
+    summary: Callable[[list[dict[str, Any]]], dict[str, Any]],
+    again: bool = False,
+) -> int:
+    """Writes the lines that `answer`, as `judged`, gives for candidates without one, each as soon as a worker has it.
+    rows, summary: of the record; again: lines of another commit do not count."""
+    record = Record(options, device)
+    lines, compiler = record.former(rows, "candidate"), open_compiler(device.limits, device.index).version
+    old = {name for name, line in lines.items() if again and line.get("commit") != options.commit}
+    waiting = [one for one in chosen if one.file not in lines.keys() - old]
     # Workers share the device and slow each other down.
     check = CHECK_SECONDS[device.limits.kind] * options.workers
     deadlines = Deadlines(run=options.seconds * options.workers, check=check)
@@ -95,7 +103,11 @@ def judge_all(
             mark = "" if line.get("as_expected", True) else f"   <-- not as expected {line.get('after', '')}"
             said = f"{line['candidate']}: {line['verdict']} {line['reason']} {line.get('seconds', '')} s{mark}"
             print(f"{number}/{len(waiting)} {said}", file=sys.stderr, flush=True)
-            yield line
+            lines[line["candidate"]] = line
+            every = [lines[name] for name in sorted(lines)]
+            record.write(**{"compiler": compiler, "summary": summary(every), rows: every})
+    print(json.dumps(summary(list(lines.values())), indent=1))
+    return 0
 
 
 def _begin_worker(folder: str) -> None:
@@ -143,25 +155,13 @@ def main() -> int:
     parser.add_argument("--set", choices=("edited", "index", "all"), default="edited")
     parser.add_argument("--again", action="store_true", help="judge again what the file has from another commit")
     options = parser.parse_args()
-    judging = module_of_tests("candidates", "judging")
-    device, commit = probe().device(options.backend), options.commit
-    record = Record(options, device)
-    lines = record.former("candidates", "candidate")
-    compiler = open_compiler(device.limits, device.index).version
+    judging, device = module_of_tests("candidates", "judging"), probe().device(options.backend)
     found = judging.edited() if options.set != "index" else []
     found += judging.fixtures() if options.set != "edited" else []
     chosen = [one for one in found if one.backend == options.backend and options.only in one.file]
     # Right candidates first: they go through all checks, and are most informative where time is short.
     chosen.sort(key=lambda one: bool(one.reasons))
-    waiting = [
-        one for one in chosen if one.file not in lines or (options.again and lines[one.file].get("commit") != commit)
-    ]
-    for line in judge_all(waiting, judged, device, options):
-        lines[line["candidate"]] = line
-        every = [lines[name] for name in sorted(lines)]
-        record.write(compiler=compiler, summary=summary(every), candidates=every)
-    print(json.dumps(summary(list(lines.values())), indent=1))
-    return 0
+    return judge_all(chosen, judged, device, options, "candidates", summary, options.again)
 
 
 if __name__ == "__main__":

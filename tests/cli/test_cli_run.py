@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 from simulated_pool import ended_run
 
-from tunesmith.cli.commands.recheck import moved
+from tunesmith.cli.commands.timing import moved
 from tunesmith.graph.journal.store import JournalError
-from tunesmith.graph.study import compare
-from tunesmith.graph.study.compare import compare_runs
+from tunesmith.graph.results import summary as results
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.measure.timing import compare as timed
@@ -145,7 +144,7 @@ def other(run: Any, tmp_path: Path) -> Path:
 
 
 def test_shapes_of_runs_stand_side_by_side_or_are_refused(run: Any, other: Path, tmp_path: Path, here: Any) -> None:
-    found = compare_runs([run.folder, other])
+    found = results.compare_runs([run.folder, other])
     assert [shape["workload"] for shape in found["shapes"]] == ["16384", "5000"]
     assert [shape["held_out"] for shape in found["shapes"]] == [[False, False], [True, True]]
     assert found["shapes"][0]["results"] == [run.summary["tuned"][0]] * 2
@@ -155,22 +154,22 @@ def test_shapes_of_runs_stand_side_by_side_or_are_refused(run: Any, other: Path,
     assert found["differences"]["setting seed"] == ["7", "8"]
     assert found["same"]["backend"] == "opencl" and "reference" in found["same"]
     rows = [row | {"workload": "large"} for row in run.summary["tuned"]]
-    shapes = compare_runs([changed(run, tmp_path / "alone", held_out=[], tuned=rows), run.folder])["shapes"]
+    shapes = results.compare_runs([changed(run, tmp_path / "alone", held_out=[], tuned=rows), run.folder])["shapes"]
     assert [shape["workload"] for shape in shapes] == ["large", "5000"] and None not in shapes[0]["results"]
     assert shapes[1]["results"][0] is None and shapes[1]["held_out"] == [None, True]
     foreign = changed(run, tmp_path / "foreign", task="softmax")
     with pytest.raises(TunesmithError, match=r"different tasks \(.*run of scale_add, .*foreign of softmax\); name"):
-        compare_runs([run.folder, foreign])
+        results.compare_runs([run.folder, foreign])
     with pytest.raises(TunesmithError, match="named twice"):
-        compare_runs([run.folder, run.folder / ".." / "run"])
+        results.compare_runs([run.folder, run.folder / ".." / "run"])
     with pytest.raises(JournalError, match="is not the folder of a run"):
-        compare_runs([run.folder, tmp_path])
+        results.compare_runs([run.folder, tmp_path])
     one = here("compare", run.folder)
     assert one.returncode == 2 and one.stderr.count("\n") == 1 and "give at least two" in one.stderr
 
 
 def test_other_data_types_are_other_shapes(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = compare.begun
+    read = results.begun
 
     def halves(folder: Path) -> Any:
         entry = read(folder)
@@ -179,8 +178,8 @@ def test_other_data_types_are_other_shapes(run: Any, tmp_path: Path, monkeypatch
         halved = replace(entry, event=entry.event.model_copy(update={"task": task}))
         return halved if folder.name == "halves" else entry
 
-    monkeypatch.setattr(compare, "begun", halves)
-    found = compare_runs([run.folder, changed(run, tmp_path / "halves")])
+    monkeypatch.setattr(results, "begun", halves)
+    found = results.compare_runs([run.folder, changed(run, tmp_path / "halves")])
     assert {"arguments", "bytes"} <= set(found["differences"]) and "types" in found["same"]
     shapes = {shape["workload"]: shape["results"] for shape in found["shapes"]}
     assert shapes["16384 (n=16384; float32, int32)"][1] is None is shapes["16384 (n=16384; float16)"][0]

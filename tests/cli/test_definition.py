@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from tunesmith.cli.main import app
 from tunesmith.kernels.launch.reference import expected_results
-from tunesmith.kernels.spec.definition import MAX_TUNED, read_definition
+from tunesmith.kernels.spec.foreign import MAX_TUNED, read_definition
 from tunesmith.kernels.spec.task import Task, TaskError
 from tunesmith.kernels.spec.taskfile import MARK, read_task
 

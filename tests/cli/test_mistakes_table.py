@@ -299,7 +299,7 @@ def test_interruptions_are_said_and_the_unexpected_is_in_a_file(here: Any, monke
         raise ends[0]
 
     ends = [KeyboardInterrupt()]
-    monkeypatch.setattr("tunesmith.cli.commands.tasks.library_tasks", broken)
+    monkeypatch.setattr("tunesmith.cli.commands.listing.library_tasks", broken)
     done = here("tasks")
     assert (done.returncode, done.stderr) == (EXIT_INTERRUPTED, "\nInterrupted.\n")
     ends[0] = RuntimeError("std::bad_cast")

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from tunesmith.graph.context import Context
-from tunesmith.graph.journal.events import Compared, RooflineMeasured, RunStarted, TemplateAdded, VerdictReached
-from tunesmith.graph.journal.records import FinalistResult, Origin, Winner
+from tunesmith.graph.journal import events
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.results.best import export_best
 from tunesmith.graph.results.exports import Package
@@ -27,7 +26,7 @@ from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.taskfile import load_task
 
 LIMITS = resolve_target("sm_90")
-ORIGIN = Origin(command="tunesmith tune a|b", host="a test's host", python="3.11", commit="0123456789ab")
+ORIGIN = events.Origin(command="tunesmith tune a|b", host="a test's host", python="3.11", commit="0123456789ab")
 
 
 @contextmanager
@@ -40,18 +39,18 @@ def cuda_context(folder: Path, task: Task, limits: DeviceLimits = LIMITS) -> Ite
         raise AssertionError("an export needs no device")
 
     with Journal(folder, create=True) as journal:
-        journal.append(RunStarted(settings=settings, task=task, device=device, origin=ORIGIN))
-        journal.append(TemplateAdded(template=template))
+        journal.append(events.RunStarted(settings=settings, task=task, device=device, origin=ORIGIN))
+        journal.append(events.TemplateAdded(template=template))
         yield Context(task, device, (limits,), settings, journal, no_pool)
 
 
-def compared(context: Context, workload: str, seconds: float, code: str = "", baseline_code: str = "") -> Compared:
+def compared(context: Context, workload: str, seconds: float, code: str = "", baseline: str = "") -> events.Compared:
     """An entry of the journal in which the first template's default configuration took so long, the baseline 2 us.
-    code, baseline_code: digests of their machine code."""
+    code, baseline: digests of their machine code."""
     template = context.task.sources("cuda").templates[0]
     samples = compare([[seconds] * 3] * 5, [[2e-6] * 3] * 5)
-    entry = FinalistResult(template=template.id, config=template.default_config, comparison=samples, code=code)
-    made = Compared(workload=workload, entries=(entry,), baseline_code=baseline_code, compiler="NVRTC of a test")
+    entry = events.FinalistResult(template=template.id, config=template.default_config, comparison=samples, code=code)
+    made = events.Compared(workload=workload, entries=(entry,), baseline_code=baseline, compiler="NVRTC of a test")
     context.journal.append(made, "round-1")
     return made
 
@@ -63,10 +62,11 @@ def write_cuda_run(folder: Path, task_name: str, ratios: Mapping[str, float], mo
     on_gpu = whole.workloads_for("gpu", held_out=False)[:most]
     with cuda_context(folder, whole.model_copy(update={"workloads": on_gpu})) as context:
         found = [compared(context, one.name, ratios.get(one.name, 0.9) * 2e-6) for one in on_gpu]
-        context.journal.append(RooflineMeasured(roofline=Roofline()))
+        context.journal.append(events.RooflineMeasured(roofline=Roofline()))
         template = context.task.sources("cuda").templates[0]
-        verdict = build_verdict(context, found, [Winner(template=template.id, config=template.default_config)], {})
-        context.journal.append(VerdictReached(verdict=verdict), "round-1")
+        winner = events.Winner(template=template.id, config=template.default_config)
+        verdict = build_verdict(context, found, [winner], {})
+        context.journal.append(events.VerdictReached(verdict=verdict), "round-1")
         export_best(context, folder / "best", verdict)
     return Package(folder)
 

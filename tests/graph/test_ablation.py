@@ -9,7 +9,7 @@ import pytest
 from journal_rows import rows
 from model_runs import RAW, SOURCE, Script, Scripted, branch, explain, plan, rewrite, template
 
-from tunesmith.cli.commands.ablate import print_ablation
+from tunesmith.cli.commands.studies import print_ablation
 from tunesmith.graph.models.calls import ModelCall, ModelFailed, Waiting
 from tunesmith.graph.prompts.answers import RewriteAnswer
 from tunesmith.graph.study.ablation import Repeat, ablate, compare

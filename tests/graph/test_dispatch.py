@@ -17,8 +17,7 @@ from tunesmith.actors.judging.judge import CandidateVerdict
 from tunesmith.cli.tables import print_summary
 from tunesmith.graph import resume
 from tunesmith.graph.dispatch import BASELINE, DispatchRule, Seen, draw_shapes, fit_rule, for_types, row_sizes
-from tunesmith.graph.journal.events import ShapeCompared
-from tunesmith.graph.journal.records import Figures
+from tunesmith.graph.journal.events import Figures, ShapeCompared
 from tunesmith.kernels.measure.bench import WorkloadComparison
 from tunesmith.kernels.outcome import WrongResult
 from tunesmith.kernels.spec.task import Workload

@@ -31,7 +31,7 @@ from tunesmith import __version__
 from tunesmith.cli.app import EXIT_MISTAKE
 from tunesmith.graph.context import Context
 from tunesmith.graph.dispatch import draw_shapes
-from tunesmith.graph.journal.records import Verdict, Winner
+from tunesmith.graph.journal.events import Verdict, Winner
 from tunesmith.graph.results.best import _requirements, export_best
 from tunesmith.graph.results.exports import Package, export_run
 from tunesmith.graph.results.runtime import (

@@ -15,9 +15,8 @@ from simulated_pool import SCALE_ADD, SimulatedPool, seconds, tuned
 from tunesmith.cli.tables import print_summary
 from tunesmith.graph import resume
 from tunesmith.graph.context import Context
-from tunesmith.graph.journal.events import Evaluated
+from tunesmith.graph.journal.events import BestHere, Evaluated, Figures, Verdict, Winner, WorkloadRow
 from tunesmith.graph.journal.log import seconds_of
-from tunesmith.graph.journal.records import BestHere, Figures, Verdict, Winner, WorkloadRow
 from tunesmith.graph.results.summary import unsteady
 from tunesmith.graph.roles.tester import finalists
 from tunesmith.graph.roles.verdict import MAX_VARIATIONS, common_defect, dispatched, has, sentence_of, variations

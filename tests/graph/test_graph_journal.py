@@ -23,14 +23,12 @@ from simulated_pool import SCALE_ADD
 
 from tunesmith.graph import resume
 from tunesmith.graph.history import ResultsStore, read_prior
-from tunesmith.graph.journal.events import Asked, Compared, Evaluated, Event, Explained
+from tunesmith.graph.journal.events import Asked, Compared, Evaluated, Event, Explained, FinalistResult
 from tunesmith.graph.journal.log import RunLog
-from tunesmith.graph.journal.records import FinalistResult
 from tunesmith.graph.journal.store import FORMAT, Journal, JournalError
 from tunesmith.graph.results.exports import read_results
-from tunesmith.graph.results.summary import Summary, read_summary, summary_schema, write_csv
+from tunesmith.graph.results.summary import Summary, compare_runs, read_summary, summary_schema, write_csv
 from tunesmith.graph.run import origin_of
-from tunesmith.graph.study.compare import compare_runs
 from tunesmith.graph.study.exhaust import exhaust
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.measure.timing import compare

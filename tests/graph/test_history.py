@@ -24,9 +24,15 @@ from tunesmith.graph.history import (
     read_prior,
     suggest,
 )
-from tunesmith.graph.journal.events import EarlierResults, Evaluated, RunStarted, TemplateAdded, TemplateVetoed
+from tunesmith.graph.journal.events import (
+    EarlierResults,
+    Evaluated,
+    RunStarted,
+    TemplateAdded,
+    TemplateResults,
+    TemplateVetoed,
+)
 from tunesmith.graph.journal.log import RunLog
-from tunesmith.graph.journal.records import TemplateResults
 from tunesmith.graph.journal.store import Journal, JournalError
 from tunesmith.graph.settings import make_settings
 from tunesmith.hw.errors import TunesmithError

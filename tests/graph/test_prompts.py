@@ -20,7 +20,7 @@ from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import EvidenceKept
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.prompts import fenced, render, scrubbed
-from tunesmith.graph.prompts.answers import PlanAnswer, RewriteAnswer, TemplateAnswer, Unusable, template_of
+from tunesmith.graph.prompts.answers import PlanAnswer, RewriteAnswer, TemplateAnswer, template_of
 from tunesmith.graph.prompts.facts import choices, examine, signature, task_facts
 from tunesmith.graph.prompts.template_prompt import MAX_EXAMPLE, example, interface, template_messages
 from tunesmith.graph.roles.planner import plan_messages
@@ -35,7 +35,7 @@ from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.guard import refuse_text
 from tunesmith.kernels.build.source import kit, specialise
 from tunesmith.kernels.space import compiler_rejection, feasible
-from tunesmith.kernels.spec.task import Task, geometry
+from tunesmith.kernels.spec.task import Task, TaskError, geometry
 from tunesmith.kernels.spec.taskfile import library_tasks, load_task
 from tunesmith.kernels.spec.template import Template
 
@@ -198,7 +198,7 @@ def test_a_template_survives_the_way_through_an_answer_and_its_name_is_made_harm
     task = load_task(str(DATA / "raw_scale_add"))
     made = template_of(TemplateAnswer.model_validate(template(name='../../"x"\n')), task, "opencl")
     assert made.name == ".._.._x"
-    with pytest.raises(Unusable, match="also a size"):
+    with pytest.raises(TaskError, match="also a size"):
         twice = [{"name": "n", "values": [1, 2], "default": 1, "doc": ""}]
         template_of(TemplateAnswer.model_validate(template(parameters=twice, constraints=[])), task, "opencl")
 

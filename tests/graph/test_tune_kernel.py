@@ -16,7 +16,7 @@ import pytest
 
 from tunesmith import tune_kernel
 from tunesmith.graph import resume, tune
-from tunesmith.graph.journal.records import Figures, Verdict, Winner, WorkloadRow
+from tunesmith.graph.journal.events import Figures, Verdict, Winner, WorkloadRow
 from tunesmith.graph.results.best import export_best
 from tunesmith.graph.results.exports import export_run
 from tunesmith.graph.results.runtime import Kernels

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.hw.limits import DeviceLimits
-from tunesmith.hw.occupancy import occupancy
+from tunesmith.hw.limits import DeviceLimits, occupancy
 from tunesmith.hw.roofline import MAX_ROOFLINE_SHARE, Roofline, Timed
 from tunesmith.hw.targets import AMD, CAPABILITIES, PRODUCTS, resolve_target
 

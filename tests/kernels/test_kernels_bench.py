@@ -26,10 +26,8 @@ from tunesmith.kernels.backends.opencl import OpenclCompiler, OpenclDevice
 from tunesmith.kernels.build.artifact import Artifact, Candidate
 from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.launch.buffers import MAX_COLD_MULTIPLE, RED_ZONE, WorkloadData
-from tunesmith.kernels.launch.rotation import Rotation, window_for
 from tunesmith.kernels.measure import timing as measuring
-from tunesmith.kernels.measure.bench import Bench, ComparisonRequest
-from tunesmith.kernels.measure.energy import Move, energy_between, measure_energy
+from tunesmith.kernels.measure.bench import Bench, ComparisonRequest, Move, energy_between, measure_energy
 from tunesmith.kernels.measure.roofs import compile_probes, measure_roofline
 from tunesmith.kernels.measure.timing import Comparison, Precision, compare, interleaved, sample_until
 from tunesmith.kernels.outcome import Implausible, Measured
@@ -165,7 +163,7 @@ def test_energy_is_that_of_launches_between_moves_of_the_counter(monkeypatch: py
     # A part of a launch at either end is rounded away.
     assert watts == pytest.approx(WATTS, rel=found.error + 2 / found.launches + 1e-6)
     # A counter that stands still or is missing is given up.
-    monkeypatch.setattr("tunesmith.kernels.measure.energy.PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr("tunesmith.kernels.measure.bench.PATIENCE_SECONDS", 0.05)
     runs = []
 
     def run() -> int:
@@ -218,8 +216,8 @@ def test_no_launch_that_is_timed_is_on_what_has_just_run(
     sets: int, seconds: float, asked: list[int], checked: int, rounds: bool, checked_before: bool
 ) -> None:
     """Half of the sets, or more, come between two launches on one. There are sets for three times the last cache."""
-    ran, timed, window = list[int](), list[range](), window_for(seconds, sets, 1e-4, rounds=rounds)
-    rotation = Rotation(recorder(ran, timed), list[Any](range(sets)), window, checked % sets)
+    ran, timed, window = list[int](), list[range](), measuring.window_for(seconds, sets, 1e-4, rounds=rounds)
+    rotation = measuring.Rotation(recorder(ran, timed), list[Any](range(sets)), window, checked % sets)
     if checked_before:
         rotation.run_first()
     assert [len(rotation.take(count)) for count in asked] == asked
@@ -277,7 +275,7 @@ def test_a_sample_on_a_gpu_is_cold_from_the_first_on(count: int) -> None:
         cold += device.times([again])
         warm += device.times([again])
     assert np.median(warm) < 0.8 * np.median(cold), "the kernel shows where its data come from"
-    rotation = Rotation(device, launches, 1)
+    rotation = measuring.Rotation(device, launches, 1)
     samples = [one for _ in range(6 // count) for one in rotation.take(count)]
     assert np.median(samples) == pytest.approx(np.median(cold), rel=0.1)
 

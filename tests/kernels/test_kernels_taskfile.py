@@ -26,7 +26,7 @@ from tunesmith.kernels.launch.reference import expected_results, reference_resul
 from tunesmith.kernels.reader.signature import require_signature
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import MAX_DEPTH, MAX_INTEGER, ExpressionError, parse
-from tunesmith.kernels.spec.t1 import read_t1
+from tunesmith.kernels.spec.foreign import read_t1
 from tunesmith.kernels.spec.task import Fill, Task, TaskError, geometry
 from tunesmith.kernels.spec.taskfile import library_tasks, load_task, parse_config, read_task
 from tunesmith.kernels.spec.template import config_key

@@ -17,7 +17,7 @@ INDEX = "const I i = blockIdx.x * blockDim.x + threadIdx.x;"
 
 def drafted(code: str, entry: str = "k", where: str = "my.cu") -> tuple[str, str]:
     """The task and the source."""
-    files = draft(code, entry, where).files
+    files = draft(code, entry, where)[1]
     return files["task.toml"], files["baseline.cu"]
 
 

@@ -49,7 +49,7 @@ PLANE = """__global__ void k(const float* x, float* y, int w, int h) {
 
 @functools.cache
 def files(code: str, entry: str | None) -> dict[str, str]:
-    return draft(code, entry, "my.cu").files
+    return draft(code, entry, "my.cu")[1]
 
 
 def baseline(code: str, entry: str = "k") -> str:
@@ -140,7 +140,7 @@ class TestRolesAndShapes:
 
     def test_sizes_that_a_kernel_needs_multiples_of_are_required(self) -> None:
         code = PLAIN.replace("if (i < n) ", "") + "void f(float* x, int n) { k<<<n / 128, 128>>>(x, x, n); }"
-        task = draft(code, None, "my.cu").files["task.toml"]
+        task = draft(code, None, "my.cu")[1]["task.toml"]
         assert 'requires = ["n % 128 == 0"]' in task and 'role = "out", dtype = "float32", shape = ["n"]' in task
 
     def test_scalars_that_are_no_sizes_stay_scalars(self) -> None:
@@ -296,7 +296,7 @@ class TestSlice:
     def test_headers_of_the_author_are_taken_where_they_are_used(self, tmp_path: Path) -> None:
         (tmp_path / "a.h").write_text("#pragma once\n#include <missing.h>\n#define TWO 2\ninline int unused();\n")
         code = '#include "a.h"\n' + KERNEL.replace("BODY", "x[i] * TWO * N")
-        made = draft(code, None, str(tmp_path / "my.cu"), (), {"N": "3", "M": "4"}).files["baseline.cu"]
+        made = draft(code, None, str(tmp_path / "my.cu"), (), {"N": "3", "M": "4"})[1]["baseline.cu"]
         assert "#define TWO 2" in made and "#define N 3" in made and "unused" not in made and "M 4" not in made
 
     def test_all_that_is_missing_is_said_at_once(self) -> None:
@@ -396,7 +396,7 @@ class TestTemplates:
     def test_values_are_bound_as_a_compiler_binds_them(
         self, host: str, entry: str, defines: dict[str, str], wanted: list[str], nvrtc: Any
     ) -> None:
-        files = draft(self.CODE + of_host(host), entry, "my.cu", (), defines).files
+        files = draft(self.CODE + of_host(host), entry, "my.cu", (), defines)[1]
         assert all(one in files["baseline.cu"] + files["task.toml"] for one in wanted)
         source = "#define T float\n" * ("[types]" in str(files)) + files["baseline.cu"]
         assert isinstance(nvrtc.compile(Specialised("cuda", "k", source)), Artifact)
@@ -413,7 +413,7 @@ class TestTemplates:
 
 def written(code: str, folder: Path, *, filled: bool = True, place: str = "my.cu") -> Path:
     """Writes the draft of a task; filled: as if the user had nothing to change in it."""
-    for name, text in draft(code, None, place).files.items():
+    for name, text in draft(code, None, place)[1].items():
         (folder / name).write_text(re.sub("  # FILL:.*", "", text) if filled else text)
     return folder / "task.toml"
 
@@ -508,7 +508,7 @@ class TestTask:
         [("__constant__ float table[4];", True), ("__constant__ float table[2] = {1, 2};", False)],
     )
     def test_constant_memory_that_nothing_sets_is_to_be_filled_in(self, table: str, asked_for: bool) -> None:
-        text = draft(f"{table}\n{SAXPY.replace('+ y[i]', '+ table[0]')}", None, "my.cu").files["task.toml"]
+        text = draft(f"{table}\n{SAXPY.replace('+ y[i]', '+ table[0]')}", None, "my.cu")[1]["task.toml"]
         assert ("# FILL: the values of table" in text) is asked_for
 
 
@@ -522,7 +522,7 @@ class TestOpenCL:
     """
 
     def drafted(self, code: str) -> tuple[str, str]:
-        files = draft(code, "k", "my.cl").files
+        files = draft(code, "k", "my.cl")[1]
         return files["task.toml"], files["baseline.cl"]
 
     def test_other_kernels_of_the_file_play_no_part(self) -> None:
@@ -586,7 +586,7 @@ class TestOpenCL:
     def test_parameters_of_vectors_and_with_reserved_names_are_changed(self) -> None:
         code = "__kernel void k(__global half* y, int3 from, int ceil) {\n"
         code += "    int i = get_global_id(0);\n    if (i < ceil) y[i] = from.x + from.s2;\n}"
-        drafted = draft(code, None, "my.cl").files
+        drafted = draft(code, None, "my.cl")[1]
         assert 'shape = ["ceil_"]' in drafted["task.toml"] and "cl_khr_fp16 : enable" in drafted["baseline.cl"]
         made = "int from_x, int from_y, int from_z, int ceil_) { int3 from = (int3)(from_x, from_y, from_z);"
         assert made in drafted["baseline.cl"]
@@ -598,14 +598,14 @@ class TestOpenCL:
     def test_a_macro_that_the_build_gives_is_guessed_and_asked_about(self) -> None:
         code = "__kernel void k(__global float* y) { __local float a[GROUP]; a[get_local_id(0)] = SCALE;\n"
         code += "barrier(CLK_LOCAL_MEM_FENCE); y[get_global_id(0)] = a[get_local_id(0)]; }"
-        drafted = draft(code, None, "my.cl").files
+        drafted = draft(code, None, "my.cl")[1]
         assert "#define GROUP 256" in drafted["baseline.cl"] and "#define SCALE 4" in drafted["baseline.cl"]
         assert "# FILL: whether GROUP = 256 in it is meant" in drafted["task.toml"]
 
     def test_types_of_the_build_are_proposed_too(self) -> None:
         code = "#if WIDE == 2\ntypedef float2 vec;\n#endif\n__kernel void k(__global real4* y, __global vec* z) {\n"
         code += "uint16_t i = get_global_id(0); real v = first; y[i] = v; z[i] = v; }"
-        drafted = draft(code, None, "my.cl").files
+        drafted = draft(code, None, "my.cl")[1]
         assert "typedef float2 vec;" in drafted["baseline.cl"] and "#define real4 float4\n" in drafted["baseline.cl"]
         for one in ("real4 = float4", "real = float", "WIDE = 2", "uint16_t = ushort", "first = 4"):
             assert f"whether {one} in it is meant" in drafted["task.toml"]
@@ -621,7 +621,7 @@ class TestOpenCL:
             "#define A_x 2\n#define USE(t) A_##t\nint twice(int v) { return v * USE(x); }"
         )
         (tmp_path / "k.cl").write_text("__kernel void k(__global int* y) { y[get_global_id(0)] = twice(3); }")
-        drafted = draft((tmp_path / "k.cl").read_text(), None, str(tmp_path / "k.cl")).files
+        drafted = draft((tmp_path / "k.cl").read_text(), None, str(tmp_path / "k.cl"))[1]
         assert "#define A_x 2" in drafted["baseline.cl"] and "declarations that parts.h has" in drafted["task.toml"]
 
     def test_members_behind_a_pointer_that_is_set_nowhere_are_not_known(self) -> None:

@@ -220,7 +220,7 @@ def draft_of(name: str) -> Draft:
 def answered(name: str) -> dict[str, str]:
     """The files of the draft with its questions answered."""
     sizes, files = KERNELS[name][1], dict[str, str]()
-    for file, text in draft_of(name).files.items():
+    for file, text in draft_of(name)[1].items():
         text = re.sub(r" +# FILL:.*", "", text)
         if file == "task.toml":
             text = re.sub(r"sizes = \{.*\}", _toml(sizes), text)
@@ -245,7 +245,7 @@ def _written(files: dict[str, str], folder: Path) -> None:
 @functools.cache
 def drafted(name: str) -> tuple[Task, list[str]]:
     """The drafted task with its questions answered, and the questions."""
-    left = [found for text in draft_of(name).files.values() for found in re.findall(r"# FILL: (.*)", text)]
+    left = [found for text in draft_of(name)[1].values() for found in re.findall(r"# FILL: (.*)", text)]
     with tempfile.TemporaryDirectory() as folder:
         _written(answered(name), Path(folder))
         return read_task(Path(folder) / "task.toml"), left

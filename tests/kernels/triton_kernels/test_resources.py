@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from written import triton_task
 
-from tunesmith.hw.limits import DeviceLimits, as_triton
-from tunesmith.hw.occupancy import occupancy
+from tunesmith.hw.limits import DeviceLimits, as_triton, occupancy
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.backends import open_compiler
 from tunesmith.kernels.backends.triton.compiler import amd_resources, nvidia_resources

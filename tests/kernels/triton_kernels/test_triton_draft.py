@@ -147,8 +147,8 @@ def written(folder: Path, text: str, name: str = "model.py") -> Path:
 
 def drafted(folder: Path, text: str, entry: str | None = None) -> Task:
     """The task of a draft whose questions are answered by what it proposes."""
-    made = draft_triton(written(folder, text), entry)
-    for name, one in made.files.items():
+    _, files = draft_triton(written(folder, text), entry)
+    for name, one in files.items():
         (folder / name).write_text("\n".join(line.split("  # FILL:")[0] for line in one.splitlines()))
     return load_task(str(folder))
 
@@ -194,7 +194,7 @@ kernel = triton.heuristics({"EVEN": lambda args: args["n"] % args["BLOCK"] == 0}
     assert "EVEN" not in found.fixed and "'EVEN': lambda args: args['n'] % args['BLOCK'] == 0" in found.template.source
     assert [one.name for one in found.parameters] == ["BLOCK", "num_warps"]
     text = PRODUCT.replace("sizes = [64, 128] if is_cuda() else [16]", "sizes = logger.sizes()")
-    task = draft_triton(written(tmp_path, text), None).files["task.toml"]
+    task = draft_triton(written(tmp_path, text), None)[1]["task.toml"]
     assert "FILL: the list of configurations cannot be evaluated (nowhere" in task
     with pytest.raises(TunesmithError, match="still to be filled in"):
         (tmp_path / "task.toml").write_text(task)
@@ -425,7 +425,7 @@ def test_the_host_tells_shapes_strides_and_numbers_that_it_computes(tmp_path: Pa
     (tmp_path / "triton").mkdir()
     for package in (tmp_path, tmp_path / "triton"):
         (package / "__init__.py").touch()
-    task = draft_triton(written(tmp_path, HEADS), "kernel").files["task.toml"]
+    task = draft_triton(written(tmp_path, HEADS), "kernel")[1]["task.toml"]
     assert [line for line in task.splitlines() if "stride" in line and "FILL: the value" in line] == []
     for line in (
         '{ name = "x_ptr", role = "in", dtype = "T", shape = ["batch", "seqlen", "heads", "width"] },',

@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 from cuda_runs import cuda_context
 
-from tunesmith.graph.journal.events import Compared, RooflineMeasured, ShapeCompared
-from tunesmith.graph.journal.records import FinalistResult, Winner
+from tunesmith.graph.journal.events import Compared, FinalistResult, RooflineMeasured, ShapeCompared, Winner
 from tunesmith.graph.results.best import altered_files, export_best
 from tunesmith.graph.results.exports import export_run
 from tunesmith.graph.roles.verdict import build_verdict

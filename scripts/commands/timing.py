@@ -1,4 +1,4 @@
-"""`tunesmith bench`: one configuration beside the baseline, without a search."""
+"""`tunesmith bench` and `recheck`: known configurations timed, without a search."""
 
 from __future__ import annotations
 
@@ -17,16 +17,20 @@ from tunesmith.actors.workers import CompileWorker, DeviceWorker
 from tunesmith.cli.app import Backend, Json, ReferenceDeadline, TaskArgument
 from tunesmith.cli.tables import percent, print_json, print_rows, short, speedup, us
 from tunesmith.graph.history import best_roofs
-from tunesmith.graph.setup import choose_device
+from tunesmith.graph.journal.events import Compared, Winner
+from tunesmith.graph.journal.log import RunLog
+from tunesmith.graph.journal.store import Journal
+from tunesmith.graph.settings import as_path
+from tunesmith.graph.setup import choose_device, pools
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.probe import DeviceInfo, probe
 from tunesmith.hw.roofline import Roofline, Timed
-from tunesmith.kernels.build.artifact import Candidate
+from tunesmith.kernels.build.artifact import Candidate, EvaluationRequest
 from tunesmith.kernels.check.verify import infeasible_on
 from tunesmith.kernels.measure.bench import ComparisonRequest, WorkloadComparison
 from tunesmith.kernels.measure.opponents import KernelRival, Rival
 from tunesmith.kernels.measure.timing import Comparison
-from tunesmith.kernels.outcome import AnyOutcome, describe
+from tunesmith.kernels.outcome import AnyOutcome, Outcome, describe
 from tunesmith.kernels.reader.signature import require_signatures
 from tunesmith.kernels.rewrite.template import with_rules
 from tunesmith.kernels.spec.task import FunctionOpponent, KernelOpponent, Opponent, Task, Workload
@@ -103,7 +107,7 @@ def _measure(
     deadline: float,
 ) -> dict[str, Any]:
     """Compares the two kernels of `pair`, given by their names in messages, and the opponents."""
-    work = {one.name: (task.bytes_of(one), task.flops_of(one), task.arithmetic) for one in workloads}
+    work = {one.name: task.work_of(one) for one in workloads}
     with (
         Isolated("compile", CompileWorker, device.limits, device.index) as compiler,
         Isolated("run", DeviceWorker, task, device.limits, device.index, seed) as examiner,
@@ -151,17 +155,10 @@ def _measure(
     roofline, beaten = roofline.without_beaten(timed)
     for row in rows:
         row["floor_seconds"] = roofline.floor_seconds(*work[row["workload"]])
-    return {
-        "device": device.name,
-        "backend": device.backend,
-        "driver": device.driver,
-        "config": candidate.config,
-        "artifacts": {"candidate": candidate.digests, "baseline": baseline.digests},
-        "launch_floor_seconds": roofline.launch_seconds,
-        "roofline": asdict(roofline),
-        "notes": [*notes, *beaten],
-        "workloads": rows,
-    }
+    about = {"device": device.name, "backend": device.backend, "driver": device.driver, "config": candidate.config}
+    codes = {"artifacts": {"candidate": candidate.digests, "baseline": baseline.digests}}
+    measured = {"launch_floor_seconds": roofline.launch_seconds, "roofline": asdict(roofline)}
+    return {**about, **codes, **measured, "notes": [*notes, *beaten], "workloads": rows}
 
 
 def _row(
@@ -197,22 +194,15 @@ def _opponent(opponent: dict[str, Any]) -> str:
 
 
 def _print(found: dict[str, Any]) -> None:
-    print_rows(
-        ("workload", "time, us", "baseline, us", "speed-up", "99 %", "verdict", "of floor"),
-        (
-            (
-                row["workload"],
-                us(row["cold"]["candidate"]["median"]),
-                us(row["cold"]["baseline"]["median"]),
-                *speedup(*(row["cold"][key] for key in ("ratio", "low", "high"))),
-                short(row["cold"]["verdict"]),
-                percent(row["floor_seconds"] and row["floor_seconds"] / row["cold"]["candidate"]["median"]),
-            )
-            for row in found["workloads"]
-            if "cold" in row
-        ),
-        f"{found['task']} on {found['device']}",
-    )
+    headings = ("workload", "time, us", "baseline, us", "speed-up", "99 %", "verdict", "of floor")
+    rows = []
+    for row in found["workloads"]:
+        if cold := row.get("cold"):
+            seconds, floor = cold["candidate"]["median"], row["floor_seconds"]
+            ratio = speedup(*(cold[key] for key in ("ratio", "low", "high")))
+            times = us(seconds), us(cold["baseline"]["median"])
+            rows.append((row["workload"], *times, *ratio, short(cold["verdict"]), percent(floor and floor / seconds)))
+    print_rows(headings, rows, f"{found['task']} on {found['device']}")
     for row in found["workloads"]:
         for one in row.get("opponents", []):
             typer.echo(f"{row['workload']}, {one['name']} ({one['label']}): {_opponent(one)}")
@@ -222,3 +212,65 @@ def _print(found: dict[str, Any]) -> None:
         typer.echo(f"Note: {note}")
     if found["launch_floor_seconds"]:
         typer.echo(f"An empty kernel takes {us(found['launch_floor_seconds'])} us a launch.")
+
+
+FEW = 3
+"""Configurations timed on a shape: its own, and the next best of the run's comparisons there."""
+
+
+def recheck(
+    table: Annotated[Path, typer.Argument(help="The folder of a run that has ended, or its best/.")],
+    seed: Annotated[int, typer.Option(help="Seed of the buffers' contents and of the order of launches.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Time the best few configurations of a run again on this machine, and say what changed."""
+    run = as_path(table, "TABLE")
+    with Journal(run.parent if (run / "dispatch.json").is_file() else run, create=False, reading=True) as journal:
+        log, then = RunLog(journal), dict[str, dict[tuple[str, str], tuple[Winner, float]]]()
+        started, verdict, templates = log.started, log.verdict(), log.templates
+        for event in log.events(Compared):
+            seen = ((one, one.comparison) for one in event.entries)
+            then.setdefault(event.workload, {}).update({one.key: (one, it.ratio) for one, it in seen if it is not None})
+    if verdict is None or not verdict.dispatch:
+        raise TunesmithError(f"{run} has no configuration that is faster than the baseline: there is nothing to time.")
+    task, device = started.task, choose_device(started.task, started.device.backend, probe())
+    baseline, found = task.sources(device.backend).baseline.template, list[dict[str, Any]]()
+    shapes = [task.workload(one.workload) for one in verdict.dispatch]
+    check_reference(task, shapes, seed=seed, deadline=started.settings.reference_deadline)
+    with pools(task, device, started.settings, []) as make_pool, make_pool() as pool:
+        for own in verdict.dispatch:
+            name, before = own.workload, then.get(own.workload, {})
+            others = sorted((ratio, key) for key, (_, ratio) in before.items() if key != own.key)
+            few = [own, *(before[key][0] for _, key in others[: FEW - 1])]
+            pairs = [(baseline, {}), *((templates[one.template], one.config) for one in few)]
+            plain, *asked = [EvaluationRequest(at, *pair, (name,)) for at, pair in enumerate(pairs)]
+            now = pool.compare(plain, asked, name, seed=seed, rounds=ROUNDS, budget_seconds=SECONDS).results
+            texts = [described(templates[one.template].name, one.config) for one in few]
+            row = {"workload": name, "configuration": texts[0], "then": own.ratio}
+            found.append(row | moved(list(zip(texts, now, strict=True))))
+    about = {"tuned_on": f"{started.device.name}, driver {started.device.driver}"}
+    about["now_on"] = f"{device.name}, driver {device.driver}"
+    if as_json:
+        print_json({**about, "workloads": found})
+    else:
+        typer.echo(f"Tuned on {about['tuned_on']}; now on {about['now_on']}.")
+        headings = ("workload", "configuration", "speed-up then", "now", "99 %", "change")
+        print_rows(headings, map(_shown, found), left=2, prose=("configuration", "change"))
+    if any(row["moved"] for row in found):
+        raise typer.Exit(1)
+
+
+def moved(results: Sequence[tuple[str, Comparison | Outcome]]) -> dict[str, Any]:
+    """What changed for the first of `results`, a shape's own configuration: a sentence, empty where nothing did."""
+    (_, own), *others = results
+    if not isinstance(own, Comparison):
+        return {"now": None, "low": None, "high": None, "moved": f"it fails: {describe(own)}"}
+    faster = [(it.ratio, text) for text, it in others if isinstance(it, Comparison) and it.high < own.low]
+    sentence = {"faster": "", "slower": "the baseline is faster"}.get(own.verdict, "no longer shown to be faster")
+    sentence = f"faster now: {min(faster)[1]}" if faster else sentence
+    return {"now": own.ratio, "low": own.low, "high": own.high, "moved": sentence}
+
+
+def _shown(row: Mapping[str, Any]) -> tuple[str, ...]:
+    now = speedup(row["now"], row["low"], row["high"])
+    return row["workload"], row["configuration"], f"{1 / row['then']:.2f}x", *now, row["moved"] or "none"

@@ -1,16 +1,27 @@
-"""`tunesmith space`: the size of a task's feasible spaces on a device or target, and why points are rejected."""
+"""`tunesmith space` and `prompts`: what a tuning would search and ask a model, without a device."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 
 from tunesmith.actors.judging.task_check import check_task
 from tunesmith.cli.app import Backend, Json, Target, TaskArgument, echo
 from tunesmith.cli.tables import print_json, print_rows
+from tunesmith.graph.context import Context
+from tunesmith.graph.journal.store import Journal
+from tunesmith.graph.models.calls import Message
+from tunesmith.graph.prompts.facts import examine
+from tunesmith.graph.prompts.template_prompt import template_messages
+from tunesmith.graph.roles.planner import new_plan, plan_messages
+from tunesmith.graph.settings import make_settings
 from tunesmith.graph.setup import limits_for
+from tunesmith.graph.state import BASELINE, Branch
 from tunesmith.hw.limits import DeviceLimits
+from tunesmith.hw.probe import DeviceInfo
 from tunesmith.kernels.rewrite.template import with_rules
 from tunesmith.kernels.space import default_refused, device_names, feasible, require_points
 from tunesmith.kernels.spec.task import TaskError, Workload
@@ -51,17 +62,13 @@ def space(
     for clause in check_task(written, limits, index)[1]:
         echo(f"Note: {clause}.", err=True)
     if as_json:
-        print_json(
-            {
-                "task": made.name,
-                "target": limits.name,
-                "arch": limits.arch,
-                "workloads": [w.name for w in workloads],
-                "templates": found,
-                "rules_not_applied": reasons,
-                "for_other_devices": others,
-            }
-        )
+        about = {
+            "task": made.name,
+            "target": limits.name,
+            "arch": limits.arch,
+            "workloads": [w.name for w in workloads],
+        }
+        print_json({**about, "templates": found, "rules_not_applied": reasons, "for_other_devices": others})
         return
     for template, entry in zip(templates, found, strict=True):
         _print(template, entry, f"{made.name}, template {template.name}, on {limits.name}")
@@ -109,22 +116,48 @@ def _space(
         for label, points in space.rejected.items()
         if points
     ]
-    return {
-        "template": template.name,
-        "description": template.description,
-        "parameters": {parameter.name: list(parameter.values) for parameter in template.parameters},
-        "cartesian": space.cartesian,
-        "feasible": len(space),
-        "default": default_refused(template, workloads, limits),
-        "rejected": rejected,
-        # Points that are feasible on a held-out workload, too, and why the default is not, if so.
-        "held_out": [
-            {
-                "workload": other.name,
-                "feasible": len(feasible(template, [*workloads, other], limits)),
-                "default": default_refused(template, [other], limits),
-            }
-            for other in held_out
-            if other not in workloads
-        ],
-    }
+    # Points that are feasible on a held-out workload, too, and why the default is not, if so.
+    further = list[dict[str, Any]]()
+    for other in (one for one in held_out if one not in workloads):
+        count, why = len(feasible(template, [*workloads, other], limits)), default_refused(template, [other], limits)
+        further.append({"workload": other.name, "feasible": count, "default": why})
+    parameters = {parameter.name: list(parameter.values) for parameter in template.parameters}
+    about = {"template": template.name, "description": template.description, "parameters": parameters}
+    counts = {"cartesian": space.cartesian, "feasible": len(space)}
+    refused = {"default": default_refused(template, workloads, limits), "rejected": rejected}
+    return {**about, **counts, **refused, "held_out": further}
+
+
+def prompts(
+    task: TaskArgument,
+    role: Annotated[Literal["plan", "template", "all"], typer.Option(help="Whose prompts.")] = "all",
+    target: Target = None,
+    backend: Backend = "auto",
+) -> None:
+    """Print the prompts of the first round for a model; no model is asked, and no device is needed."""
+    loaded = load_task(task)
+    limits, index = limits_for(loaded, target, backend)
+    device = DeviceInfo(limits.backend, index, limits.name, limits)
+    for clause in check_task(loaded, limits, index)[1]:
+        echo(f"Note: {clause}.", err=True)
+    settings = make_settings(task=task)
+    with tempfile.TemporaryDirectory(prefix="tunesmith-") as folder, Journal(Path(folder), create=True) as journal:
+        context = Context(loaded, device, (device.limits,), settings, journal, _no_pool)
+        tree = context.tree()
+        examine(context, "baseline", context.sources.baseline.template, {}, context.tuned[-1], "")
+        if role in ("plan", "all"):
+            _print_messages("plan", plan_messages(context, 1, tree, []))
+        if role in ("template", "all"):
+            unknown = "(what the planner answers)"
+            branch = Branch(parent=BASELINE, kind="template", moves=(unknown,))
+            plan = new_plan(context, 1, context.tuned_names, [branch], bottleneck="unknown", analysis=unknown)
+            _print_messages("template", template_messages(context, plan, branch, tree, []))
+
+
+def _print_messages(role: str, messages: tuple[Message, ...]) -> None:
+    for message in messages:
+        typer.echo(f"======== {role}: {message.role} ========\n{message.content}")
+
+
+def _no_pool() -> NoReturn:
+    raise AssertionError("prompts need no pool")
