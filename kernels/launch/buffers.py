@@ -282,10 +282,12 @@ class WorkloadData:
         """The change of a result when each input changes by about a rounding: the largest of `ROUNDING_ATTEMPTS`.
 
         The size of the change differs from input to input: equal sizes would cancel each other exactly where the
-        numbers do, in three of eight elements of a sum of two products.
+        numbers do, in three of eight elements of a sum of two products. For results that are whole numbers, such as
+        the place of the largest element, equal inputs change alike: a tie stays one.
         """
         xp, variant = self.device.xp, self.variants[self._held[index]]
         if ("changes", output) not in variant.memo:
+            whole = {place.argument.name: not DTYPES[place.dtype].is_float for place in self.outputs}
             read = [place for place in self.places if place.argument.role != "out"]
             views = {one.argument.name: self.device.view(variant.image, one.offset, one.nbytes) for one in read}
             inputs = {one.argument.name: self.device.array(views[one.argument.name], one.dtype) for one in read}
@@ -294,17 +296,14 @@ class WorkloadData:
                 rng, moved = np.random.default_rng(attempt), dict(values)
                 for place in read:
                     if DTYPES[place.dtype].is_float:
-                        rounding = 2.0**-52 if DTYPES[place.dtype].size == 8 else FLOAT32_ROUNDING
-                        drawn = min(math.prod(place.shape), MAX_DRAWN_CHANGES)
-                        sizes = rng.uniform(0.5 * rounding, 1.5 * rounding, drawn)
-                        changes = xp.asarray(np.where(rng.random(drawn) < 0.5, sizes, -sizes))
-                        factors = 1 + xp.resize(changes, place.shape)
-                        moved[place.argument.name] = values[place.argument.name] * factors
+                        value = values[place.argument.name]
+                        moved[place.argument.name] = value * _factors(xp, value, place, rng, ties=whole[output])
                 for name, result in self._results(moved).items():
-                    with np.errstate(invalid="ignore"):
-                        off = np.abs(on_host(result) - on_host(variant.expected[name]))
-                    off = np.where(np.isfinite(off), off, 0.0)
-                    variant.memo["changes", name] = np.maximum(variant.memo.get(("changes", name), 0.0), off)
+                    if whole[name] == whole[output]:
+                        with np.errstate(invalid="ignore"):
+                            off = np.abs(on_host(result) - on_host(variant.expected[name]))
+                        off = np.where(np.isfinite(off), off, 0.0)
+                        variant.memo["changes", name] = np.maximum(variant.memo.get(("changes", name), 0.0), off)
         return variant.memo["changes", output]
 
     def expected_of(self, index: int) -> dict[str, Any]:
@@ -417,6 +416,19 @@ class WorkloadData:
         if not isinstance(found, tuple):
             return found
         return [BoundLaunch(*found, self.arguments(index)) for index in range(self.sets)]
+
+
+def _factors(xp: Any, values: Any, place: Slot, rng: np.random.Generator, *, ties: bool) -> Any:
+    """Factors that change each of `values` by about a rounding of its type; ties: equal ones alike."""
+    if ties:
+        # Multiplicative hashing (Knuth, The Art of Computer Programming, volume 3, section 6.4).
+        bits = np.asarray(on_host(values), np.float64).view(np.uint64) ^ rng.integers(1 << 63, dtype=np.uint64)
+        drawn = (bits * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(11)) * 2.0**-53
+    else:
+        drawn = rng.random(min(math.prod(place.shape), MAX_DRAWN_CHANGES))
+    rounding = 2.0**-52 if DTYPES[place.dtype].size == 8 else FLOAT32_ROUNDING
+    changes = np.where(drawn < 0.5, 1, -1) * (0.5 + 2 * drawn % 1) * rounding
+    return 1 + xp.resize(xp.asarray(changes), place.shape)
 
 
 def rounding_factor(dtypes: Collection[str], workload: Workload, kind: str) -> float:
