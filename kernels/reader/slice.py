@@ -176,7 +176,7 @@ class _Reached:
         """The macros in all that is kept, and the declarations that their expansions need are in the tree already."""
         defined: dict[str, list[Any]] = {}
         used: list[str] = []
-        for one in self.unit.tree.cursor.get_children():
+        for one in self.unit.top:
             if kind(one) == "MACRO_DEFINITION" and one.location.file is not None:
                 defined.setdefault(one.spelling, []).append(one)
             elif (
