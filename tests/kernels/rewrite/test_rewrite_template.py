@@ -15,6 +15,7 @@ from rewrite_cases import (
     OWN,
     RAW_NAMES,
     SAXPY,
+    SERIES,
     kernel,
     plain_task,
     require_equal,
@@ -137,8 +138,7 @@ class TestWithRules:
     )
     def test_macros_are_seen_through(self, macros: str, body: str, free: bool) -> None:
         head = "int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n)"
-        arrays = {"x": ("in", "float32", "n"), "y": ("inout", "float32", "n")}
-        task = kernel(f"{head} {{ {body} }}", arrays, LINE, macros)
+        task = kernel(f"{head} {{ {body} }}", SERIES, LINE, macros)
         known = template_of(task).default_config
         assert ("BLOCK" in known) is free
         wanted: list[Config] = [{"BLOCK": 128}, {"ITEMS": 2}, {"VEC": 4}]
@@ -148,6 +148,5 @@ class TestWithRules:
     def test_the_rank_of_a_thread_counts_along_x_alone(self, extents: tuple[str, str], free: bool) -> None:
         more = "#include <cooperative_groups.h>"
         body = "auto i = cooperative_groups::this_grid().thread_rank(); if (i < n) y[i] = 2 * x[i];"
-        arrays = {"x": ("in", "float32", "n"), "y": ("inout", "float32", "n")}
         launch = LaunchGeometry(grid=("ceil_div(n, 64)", extents[0]), block=("64", extents[1]))
-        assert ("BLOCK" in template_of(kernel(body, arrays, launch, more)).default_config) is free
+        assert ("BLOCK" in template_of(kernel(body, SERIES, launch, more)).default_config) is free
