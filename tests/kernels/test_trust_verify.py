@@ -544,7 +544,7 @@ def test_a_kernel_is_checked_on_made_up_shapes_of_which_none_is_left_out(task: T
     wrong = plain.source.replace("k < starts[r + 1]", "k < max(starts[r] + 1, starts[r + 1])")
     wrong = wrong.replace("index[i / d] *", "max(index[i / d], 1) *")
     questions = [(plain.model_copy(update={"source": one}), {}, None) for one in (plain.source, wrong)]
-    options = JudgeOptions(deadlines=Deadlines(check=2.0), roofline=Roofline())
+    options = JudgeOptions(deadlines=Deadlines(check=1.0), roofline=Roofline())
     found = judge(task, device.limits, device.index, questions, options)
     assert [one.verdict for one in found] == ["accepted", "rejected"], found
     skipped = [step for one in found for step in one.steps if isinstance(step, Skipped) and step.reason == "reference"]

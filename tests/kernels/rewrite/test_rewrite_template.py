@@ -65,11 +65,12 @@ class TestEveryKernel:
             assert geometry(template, template.default_config, workload) == geometry(plain, {}, workload)
             assert feasible(template, [workload], H200).reject(template.default_config) is None
 
-    def test_its_points_compile_and_its_default_to_the_same_code(self, name: str, nvrtc: Any) -> None:
+    @pytest.mark.parametrize("count", [1, pytest.param(5, marks=pytest.mark.slow)])
+    def test_its_points_compile_and_its_default_to_the_same_code(self, name: str, count: int, nvrtc: Any) -> None:
         task = task_named(name)
         template, workload, plain = template_of(task), task.workloads[0], task.sources("cuda").baseline.template
         registers = []
-        for config in points(template, workload, 2):
+        for config in points(template, workload, count):
             source = specialise(template, config, workload.types)
             assert refuse(source) is None
             artifact = nvrtc.compile(source)
