@@ -2,7 +2,6 @@
 their references say."""
 
 import dataclasses
-import functools
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from compiling import bytes_of_arrays, named_rows
+from compiling import bytes_of_arrays, named_rows, nvrtc_for
 
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import DeviceInfo
 from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.backends import BoundLaunch, Compiler
+from tunesmith.kernels.backends import BoundLaunch
 from tunesmith.kernels.backends.opencl import OpenclCompiler, OpenclDevice
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.machine_code import global_variables
@@ -142,14 +141,6 @@ def test_bytes_count_every_array_once_for_each_direction(name: str) -> None:
     task = load_task(name)
     for workload in task.workloads:
         assert task.bytes_of(workload) == bytes_of_arrays(task, workload)
-
-
-@functools.cache
-def nvrtc_for(arch: str) -> Compiler:
-    """One for all tasks, which keeps the headers that it has compiled."""
-    from tunesmith.kernels.backends.nvrtc import NvrtcCompiler
-
-    return NvrtcCompiler(arch)
 
 
 def check_cuda(name: str, target: str, dtype: str, count: int, seed: int) -> None:
