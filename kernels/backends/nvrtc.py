@@ -231,8 +231,7 @@ class NvrtcCompiler:
                 if failure or not made.is_file():
                     return None
             file = os.memfd_create("tunesmith-headers")
-            with open(file, "wb", closefd=False) as target:
-                target.write(made.read_bytes())
+            Path(f"/proc/self/fd/{file}").write_bytes(made.read_bytes())
         return file
 
 

@@ -158,9 +158,8 @@ def open_device(index: int) -> Any:
     if isinstance(listed, Unavailable):
         raise TunesmithError(listed.reason)
     if not 0 <= index < len(listed.devices):
-        raise TunesmithError(
-            f"There is no OpenCL device {index}; there are {len(listed.devices)}: see `tunesmith devices`."
-        )
+        there = len(listed.devices)
+        raise TunesmithError(f"There is no OpenCL device {index}; there are {there}: see `tunesmith devices`.")
     # Listing leaves out devices that are neither CPU nor GPU, and platforms that fail: numbers in the driver differ.
     place = listed.devices[index]
     device = pyopencl.get_platforms()[place.platform_index].get_devices()[place.device_index]
@@ -186,6 +185,8 @@ def device_uuid(cl: Any, device: Any) -> str:
 class OpenclCompiler:
     """Builds for one device; the result is the driver's program binary."""
 
+    options = ("-cl-std=CL1.2", *NO_ASSEMBLY, *NO_SECTIONS)
+
     def __init__(self, device_index: int = 0) -> None:
         import pyopencl
 
@@ -200,9 +201,7 @@ class OpenclCompiler:
         """OpenCL C 1.2 has no variables that outlast a launch: its compiler refuses them."""
         if (refused := refuse(source)) is not None:
             return refused
-        options = ["-cl-std=CL1.2", *NO_ASSEMBLY, *NO_SECTIONS] + (
-            ["-cl-fast-relaxed-math"] if source.fast_math else []
-        )
+        options = [*self.options, *(["-cl-fast-relaxed-math"] if source.fast_math else [])]
         program = self._cl.Program(self._context, NOT_PASTED + source.source)
         try:
             with _silent_compiler():
@@ -215,9 +214,8 @@ class OpenclCompiler:
         except self._cl.Error as error:
             text = str(error)
             if "INVALID_KERNEL_NAME" in text:
-                return CompileFailed(
-                    f"the source defines no kernel `__kernel void {source.entry}(...)`", text[:MAX_LOG]
-                )
+                missing = f"the source defines no kernel `__kernel void {source.entry}(...)`"
+                return CompileFailed(missing, text[:MAX_LOG])
             match = _ERROR_LINE.search(text)
             return CompileFailed((match.group(0).strip() if match else text.strip())[:500], text[:MAX_LOG])
         # On CPUs private memory is the work-items' stack of a whole group, not a register spill.

@@ -121,9 +121,8 @@ class Step:
     @property
     def places(self) -> frozenset[object]:
         """The remainder and the magnitude of each size together: a kernel may be wrong for one such place alone."""
-        return frozenset(
-            (name, math.gcd(size, MAX_POWER), size.bit_length()) for name, size in self.workload.sizes.items()
-        )
+        sizes = self.workload.sizes.items()
+        return frozenset((name, math.gcd(size, MAX_POWER), size.bit_length()) for name, size in sizes)
 
     @property
     def name(self) -> str:
@@ -430,9 +429,8 @@ class Shapes:
             # The first has the whole range, and its places are drawn apart from what the first leaves to others.
             first = name if self.extents.isdisjoint(sizes) else ""
             place = self._place(rng, first)
-            decided = [
-                text for text, names in self._names.items() if name in names and {*sizes, name}.issuperset(names)
-            ]
+            known = {*sizes, name}
+            decided = [text for text, names in self._names.items() if name in names and known.issuperset(names)]
             for attempt in range(TRIES):
                 if attempt >= TRIES // 4:
                     place = self._place(rng, "")
@@ -534,9 +532,8 @@ class Shapes:
 
     def allow_long(self, number: int) -> bool:
         """Whether some extent may be `number` and one more where the others are 1."""
-        return number <= MAX_ELEMENTS_PER_BYTE * self.cheap[0] and any(
-            self._longest_within(self.cheap, name, self.like.types) > number for name in self.extents
-        )
+        longest = (self._longest_within(self.cheap, name, self.like.types) for name in self.extents)
+        return number <= MAX_ELEMENTS_PER_BYTE * self.cheap[0] and any(length > number for length in longest)
 
     def _holds(self, requirement: str, sizes: Mapping[str, int], types: Mapping[str, str]) -> bool:
         """Whether one of the task's requirements holds for made-up sizes."""
@@ -597,12 +594,17 @@ def array_bytes(
 ) -> float:
     """Bytes of all arrays, or of those among `arguments`; `without` where one would be empty."""
     arrays = [one for one in arguments or task.arguments if one.role != "scalar"]
-    return _number(
-        lambda: sum(
-            float(math.prod(task.shape_of(one, workload))) * DTYPES[task.dtype_of(one, workload)].size for one in arrays
-        ),
-        without,
-    )
+
+    def total() -> float:
+        # A plan asks this thousands of times, and arrays have most of their extents in common.
+        names, texts = workload.names, {text for one in arrays for text in one.shape}
+        lengths = {text: parse(text).integer(names) for text in texts}
+        if any(length <= 0 for length in lengths.values()):
+            return without
+        elements = [float(math.prod(lengths[text] for text in one.shape)) for one in arrays]
+        return sum(n * DTYPES[task.dtype_of(one, workload)].size for n, one in zip(elements, arrays, strict=True))
+
+    return _number(total, without)
 
 
 def _scalar_levels(task: Task) -> dict[str, int]:

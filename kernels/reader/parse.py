@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import os
 import re
+import tempfile
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -134,6 +136,23 @@ def constant(cursor: Any) -> int | float | None:
 
 
 @lru_cache(maxsize=1)
+def _ahead_of_cuda() -> list[str]:
+    """The option by which clang has CUDA's builtins ahead of a source. As it keeps what it has read of them, which
+    takes longer than a source does, in memory of this process; as a text where that cannot be made."""
+    head, builtins = f"{_EMPTY}/builtins.cuh", BUILTINS["cuda"].read_text(encoding="utf-8")
+    tree = clang.Index.create().parse(head, [*_OPTIONS["cuda"], *_QUIET], [(head, builtins)], 1)
+    file = Path(f"/proc/self/fd/{os.memfd_create('tunesmith-builtins')}")
+    try:
+        with tempfile.TemporaryDirectory(prefix="tunesmith-builtins-") as folder:
+            made = Path(folder, "builtins.pch")
+            tree.save(str(made))
+            file.write_bytes(made.read_bytes())
+    except (OSError, clang.TranslationUnitSaveError):
+        return ["-include", head]
+    return ["-include-pch", str(file)]
+
+
+@lru_cache(maxsize=1)
 def _inside(folder: Path) -> tuple[str, ...]:
     """The files of a project; none where there are too many, as in a home folder that is one."""
     found = [*itertools.islice(folder.rglob("*.*"), MAX_FILES)]
@@ -142,7 +161,7 @@ def _inside(folder: Path) -> tuple[str, ...]:
 
 class Unit:
     """A source with its headers. where: its file; language: "cuda" or "opencl"; folders: of headers; defines: macros.
-    proposed: macros, and ahead: files of the project, that the source alone does not ask for."""
+    proposed: macros, and ahead: files of the project, that the source alone does not ask for; top: the cursors."""
 
     def __init__(
         self,
@@ -200,28 +219,27 @@ class Unit:
             found += declaring if len(declaring) == 1 and declaring[0] not in found else []
         return found
 
-    def parse(self, suffix: str = "") -> list[Any]:
-        """Parses again, with `suffix` behind the source, until nothing is missing; the diagnostics that stay."""
+    def parse(self, suffix: str = "") -> None:
+        """Parses again, with `suffix` behind the source, until nothing is missing."""
         self._suffix = suffix
         for _ in range(MAX_ROUNDS):
             self.diagnostics = self._parsed()
             if not self._declared(self.diagnostics):
                 break
-        return self.diagnostics
+        self.top = list(self.tree.cursor.get_children())
 
     def _parsed(self) -> list[Any]:
         given = [f"-D{name}={value}" for name, value in self.defines.items() if self.language == "opencl"]
         places = [f"-I{folder}" for folder in self.folders] + [f"-I{_EMPTY}", f"-I{_EMPTY}/a/b/c/d"]
-        builtins = BUILTINS[self.language].read_text(encoding="utf-8")
         head = f"{_EMPTY}/builtins.cuh" if self.language == "cuda" else f"{_EMPTY}/opencl-c-base.h"
-        files = [(self.where, self.code + "\n" + self._suffix), (head, builtins)]
+        files = [(self.where, self.code + "\n" + self._suffix), (head, BUILTINS[self.language].read_text("utf-8"))]
         files += [(f"{_EMPTY}/a/b/c/d/{name}", "") for name in self.missing]
         more = [part for one in self.ahead for part in ("-include", str(one))]
         if self.language == "cuda":
             # Behind the builtins, whose own names a macro of the author's must not replace.
             macros = [f"#define {name} {value}\n" for name, value in self.defines.items()]
             files.append((f"{_EMPTY}/unknown.cuh", "".join([*self._stubs.values(), *macros])))
-            more = ["-include", head, "-include", f"{_EMPTY}/unknown.cuh"]
+            more = [*_ahead_of_cuda(), "-include", f"{_EMPTY}/unknown.cuh"]
         arguments = [*_OPTIONS[self.language], *_QUIET, *more, *given, *places]
         try:
             self.tree = clang.Index.create().parse(self.where, arguments, files, 1)
@@ -304,7 +322,7 @@ class Unit:
 
     def declarations(self, scope: Any | None = None) -> Iterator[Any]:
         """The author's declarations at the level of files and namespaces."""
-        children = list((scope or self.tree.cursor).get_children())
+        children = list(scope.get_children()) if scope else self.top
         # Behind some two thousand built-in ones, which are not walked each time.
         for one in children[0 if scope else bisect_left(children, True, key=self.own) :]:
             if not self.own(one) or kind(one).startswith(("MACRO", "INCLUSION")):
@@ -317,11 +335,8 @@ class Unit:
 
     def kernels(self) -> list[Any]:
         """The definitions of all kernels, in the order of the source."""
-        return [
-            one
-            for one in self.declarations()
-            if kind(one) in FUNCTIONS and body(one) is not None and self._is_kernel(one) and _is_whole(one)
-        ]
+        defined = (one for one in self.declarations() if kind(one) in FUNCTIONS and body(one) is not None)
+        return [one for one in defined if self._is_kernel(one) and _is_whole(one)]
 
     def _is_kernel(self, function: Any) -> bool:
         if self.language == "cuda":
@@ -499,8 +514,7 @@ class Unit:
         """The values of a template argument at a place of the source: a number or a macro as it is; of the constant
         before it; of the instances of the function around it, whose template has it. Empty ones for others."""
         if re.fullmatch(r"-?\d+|true|false", text) or (
-            text.isidentifier()
-            and any(kind(one) == "MACRO_DEFINITION" and one.spelling == text for one in self.tree.cursor.get_children())
+            text.isidentifier() and any(kind(one) == "MACRO_DEFINITION" and one.spelling == text for one in self.top)
         ):
             return [text]
         before = self.code[:at]
@@ -566,10 +580,9 @@ def _likely(one: Unknown, code: str, settled: bool) -> dict[str, str]:
         lanes = re.search(r"(?<=[A-Za-z_])(2|4|8|16)$", one.name)
         plain = "int" if re.search("(?i)int|index|idx", one.name) else "float"
         variables = "|".join(re.findall(rf"\b{one.name}\s+(?:__restrict__\s+)?(\w+)\s*[,;=)]", code)) or "0"
-        pointer = (
-            "*" if re.search(rf"\b(?:{variables})\s*\[", code) and not re.search(rf"\b{one.name}\s*\*", code) else ""
-        )
-        return {one.name: (whole[1] + _WHOLE[whole[2]] if whole else plain + (lanes[1] if lanes else "")) + pointer}
+        indexed = re.search(rf"\b(?:{variables})\s*\[", code) and not re.search(rf"\b{one.name}\s*\*", code)
+        named = whole[1] + _WHOLE[whole[2]] if whole else plain + (lanes[1] if lanes else "")
+        return {one.name: named + ("*" if indexed else "")}
     return {one.name: typical(one.name)} if one.what == "value" and (settled or one.name.isupper()) else {}
 
 

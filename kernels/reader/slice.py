@@ -163,9 +163,8 @@ class _Reached:
     def aliases(self) -> dict[str, str]:
         """By names that namespace std has from outside of it, of which clang keeps no trace: the headers."""
         lines = BUILTINS[self.unit.language].read_text(encoding="utf-8").splitlines()
-        return {
-            name: self._section(at) for at, one in enumerate(lines, 1) for name in re.findall(r"using ::(\w+);", one)
-        }
+        named = ((at, re.findall(r"using ::(\w+);", one)) for at, one in enumerate(lines, 1))
+        return {name: self._section(at) for at, names in named for name in names}
 
     def _section(self, line: int) -> str:
         """The header that declares what stands in this line of the builtins."""
@@ -176,7 +175,7 @@ class _Reached:
         """The macros in all that is kept, and the declarations that their expansions need are in the tree already."""
         defined: dict[str, list[Any]] = {}
         used: list[str] = []
-        for one in self.unit.tree.cursor.get_children():
+        for one in self.unit.top:
             if kind(one) == "MACRO_DEFINITION" and one.location.file is not None:
                 defined.setdefault(one.spelling, []).append(one)
             elif (

@@ -136,16 +136,12 @@ def _divide(a: Any, b: Any) -> Any:
     )
 
 
-def _rest(a: Any, b: Any) -> Any:
-    return a - _divide(a, b) * b
-
-
 _EXACT: dict[str, Callable[[Any, Any], Any]] = {
     "+": lambda a, b: a + b,
     "-": lambda a, b: a - b,
     "*": lambda a, b: a * b,
     "/": _divide,
-    "%": _rest,
+    "%": lambda a, b: a - _divide(a, b) * b,
     "&": lambda a, b: a & b,
     "|": lambda a, b: a | b,
     "^": lambda a, b: a ^ b,

@@ -387,7 +387,7 @@ class Syntax:
         self.unit = Unit(prelude + code, Path(where), language)
         found = self.unit.entry(entry)
         self.name, self.cursor = found.name, found.function
-        uses = [one for one in self.unit.tree.cursor.get_children() if kind(one) == "MACRO_INSTANTIATION"]
+        uses = [one for one in self.unit.top if kind(one) == "MACRO_INSTANTIATION"]
         own = [(one.extent, one) for one in uses if str(one.location.file) == self.unit.where]
         places = ((at.start.offset - self._shift, at.end.offset - self._shift, one) for at, one in own)
         self.macros = sorted(places, key=lambda one: one[:2])

@@ -49,7 +49,7 @@ def _macros(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
     uses = [one for one in syntax.macros if body.start <= one[0] and one[1] <= body.end]
     words = {
         one.spelling: {token.spelling for token in one.get_tokens()}
-        for one in syntax.unit.tree.cursor.get_children()
+        for one in syntax.unit.top
         if uses and kind(one) == "MACRO_DEFINITION" and one.location.file is not None
     }
     telling = set(_TELLING)
@@ -124,14 +124,12 @@ def _template_arguments(facts: Facts, call: Node) -> list[tuple[str, str]] | Non
         return None
     for number, name in enumerate(names):
         if kind(name) == "TEMPLATE_TYPE_PARAMETER":
-            found.append(
-                (name.spelling, f"using {name.spelling} = {made.get_template_argument_type(number).spelling};")
-            )
+            text = f"using {name.spelling} = {made.get_template_argument_type(number).spelling};"
         elif kind(name) == "TEMPLATE_NON_TYPE_PARAMETER":
-            value = f"{name.type.spelling} {name.spelling} = {made.get_template_argument_value(number)};"
-            found.append((name.spelling, f"constexpr {value}"))
+            text = f"constexpr {name.type.spelling} {name.spelling} = {made.get_template_argument_value(number)};"
         else:
             return None
+        found.append((name.spelling, text))
     return found
 
 

@@ -118,12 +118,8 @@ def left_alone(files: Mapping[str, str], entry: str) -> tuple[str, ...]:
     return tuple(why for one in facts for kind, why in one.oddities.items() if kind != "syntax")
 
 
-def facts_of(task: Task, backend: BackendName) -> Facts:
-    """Facts of the baseline of `task` in its canonical spelling, in the first of its types. Raises `SourceError`."""
-    return _read(task, backend)[0]
-
-
 def _read(task: Task, backend: BackendName) -> tuple[Facts, LaunchGeometry]:
+    """The baseline in its canonical spelling, in the first of its types, and its launch. Raises `SourceError`."""
     names = {dtype: one.c_names[backend] for dtype, one in DTYPES.items() if backend in one.c_names}
     types = {name: "float32" if "float32" in those else those[0] for name, those in task.types.items()}
     plain, known = task.sources(backend).baseline.template, prelude(types, names)

@@ -115,6 +115,7 @@ class Part:
             elif token.text in (")", "]", "}") and waiting:
                 self.partner[at] = waiting.pop()
                 self.partner[self.partner[at]] = at
+        self.variables = {at for at in range(len(self.tokens)) if self._is_variable(at)}
 
     def edits(self, rng: random.Random) -> Iterator[Edit]:
         for at, token in enumerate(self.tokens):
@@ -172,14 +173,14 @@ class Part:
             yield self._placed("constant", f"({token.text} + 1.0f)", at)
         if (named := _MIN_MAX.fullmatch(token.text)) is not None:
             yield self._placed("min_max", named[1] + ("min" if named[2] == "max" else "max") + named[3], at)
-        if not self._is_variable(at):
+        if at not in self.variables:
             return
         if token.text in self.numbers and "*" in (self._text(at - 1), self._text(at + 1)):
             yield from (self._placed("stride", other, at) for other in self.numbers if other != token.text)
         first, times, second, plus, third = (self._text(at + step) for step in range(5))
-        if (times, plus) == ("*", "+") and self._is_variable(at + 2) and self._is_variable(at + 4):
+        if (times, plus) == ("*", "+") and {at + 2, at + 4} <= self.variables:
             yield self._placed("stride", f"{third} * {second} + {first}", at, at + 5)
-        near = {self._text(one) for one in range(max(0, at - NEAR), at + NEAR) if self._is_variable(one)} - {token.text}
+        near = {self._text(one) for one in range(max(0, at - NEAR), at + NEAR) if one in self.variables} - {token.text}
         if others := sorted(one for one in near if one.isupper() == token.text.isupper()):
             yield self._placed("operand", rng.choice(others), at)
 
@@ -189,7 +190,7 @@ class Part:
             first = at - 1
             while self._text(first) == "]":
                 first = self.partner[first] - 1
-            if self._is_variable(first) and self._text(first - 1) not in (">", ","):
+            if first in self.variables and self._text(first - 1) not in (">", ","):
                 yield from self._before("index", end, " + 1", " - 1")
         elif before in ("if", "while"):
             leaves = self._text(end + 1) in ("return", "continue", "break")

@@ -1,12 +1,14 @@
 """What tests of kernels share: compiled candidates, written tasks, sizes of arrays, tables of configurations."""
 
+import functools
 import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tunesmith.kernels.backends import open_compiler
+from tunesmith.hw.targets import resolve_target
+from tunesmith.kernels.backends import Compiler, open_compiler
 from tunesmith.kernels.build.artifact import Artifact, Candidate, types_key
 from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.measure.bench import Bench
@@ -15,6 +17,12 @@ from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Task, Workload
 from tunesmith.kernels.spec.taskfile import read_task
 from tunesmith.kernels.spec.template import Template
+
+
+@functools.cache
+def nvrtc_for(arch: str) -> Compiler:
+    """One for all tests, which keeps the headers that it has compiled."""
+    return open_compiler(resolve_target(arch))
 
 
 def compiled_candidate(task: Task, device: Any, template: Template | None = None) -> Candidate:

@@ -4,10 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compiling import compiled_candidate
+from compiling import compiled_candidate, nvrtc_for
 
-from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.backends import open_compiler, open_device
+from tunesmith.kernels.backends import open_device
 from tunesmith.kernels.build.artifact import Candidate
 from tunesmith.kernels.measure.bench import Bench
 from tunesmith.kernels.spec.taskfile import load_task
@@ -27,9 +26,8 @@ def opened(device: Any) -> Any:
 
 @pytest.fixture(scope="session")
 def nvrtc() -> Any:
-    """One for all tests, which keeps the headers that it has compiled."""
     pytest.importorskip("cuda.bindings")
-    return open_compiler(resolve_target("sm_90"))
+    return nvrtc_for("sm_90")
 
 
 @pytest.fixture(scope="session")

@@ -43,16 +43,8 @@ from tunesmith.kernels.spec.taskfile import load_task
 from tunesmith.kernels.spec.template import Config, Parameter, Template
 
 TEXTS = (
-    "A * B <= limit",
-    "A + B + C <= 9",
-    "C % A == 0 or B > 2",
-    "A >= 2",
-    "D != 'wide' or B <= 2",
-    "not E or A < 4",
-    "B in (1, 4) or E",
-    "A * B * C < 3 * limit",
-    "limit > 3",
-    "max(A, C) <= B + 2",
+    *("A * B <= limit", "A + B + C <= 9", "C % A == 0 or B > 2", "A >= 2", "D != 'wide' or B <= 2", "not E or A < 4"),
+    *("B in (1, 4) or E", "A * B * C < 3 * limit", "limit > 3", "max(A, C) <= B + 2"),
 )
 VALUES = {"A": (1, 2, 4, 8), "B": (4, 1, 2), "C": (1, 2, 3), "D": ("wide", "narrow"), "E": (True, False)}
 
@@ -193,34 +185,21 @@ def test_a_million_points_out_of_a_hundred_million_take_seconds() -> None:
 H200 = CAPABILITIES["9.0"]
 SMALL = Workload(name="small", sizes={"n": 1000, "d": 64}, types={"T": "float16"})
 LARGE = Workload(name="large", sizes={"n": 1 << 22, "d": 96}, types={"T": "float32"})
-OPENCL = DeviceLimits(
-    name="cpu",
-    backend="opencl",
-    kind="cpu",
-    arch="x",
-    max_threads_per_block=4096,
-    max_block_dims=(4096, 4096, 4096),
-    shared_per_block=1 << 20,
-    shared_per_block_optin=1 << 20,
-)
+MOST: dict[str, Any] = {
+    "max_threads_per_block": 4096,
+    "max_block_dims": (4096, 4096, 4096),
+    "shared_per_block": 1 << 20,
+}
+OPENCL = DeviceLimits(name="cpu", backend="opencl", kind="cpu", arch="x", **MOST, shared_per_block_optin=1 << 20)
 
 
 def template(
     launch: dict[str, Any], *constraints: Any, values: dict[str, list[Any]] | None = None, **fields: Any
 ) -> Template:
     values = values or {"X": [16, 32, 512, 2048], "Y": [1, 2, 128]}
-    return Template.model_validate(
-        {
-            "name": "t",
-            "backend": "cuda",
-            "entry": "k",
-            "source": "x",
-            "launch": {"grid": [1], "block": [1], **launch},
-            "parameters": [{"name": name, "values": options} for name, options in values.items()],
-            "constraints": list(constraints),
-            **fields,
-        }
-    )
+    named = [{"name": name, "values": options} for name, options in values.items()]
+    own = {"name": "t", "backend": "cuda", "entry": "k", "source": "x", "launch": {"grid": [1], "block": [1], **launch}}
+    return Template.model_validate(own | {"parameters": named, "constraints": list(constraints)} | fields)
 
 
 SHARED = {"block": ["X"], "shared_bytes": "X * Y * 16 * sizeof(T)"}

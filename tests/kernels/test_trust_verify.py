@@ -425,16 +425,17 @@ def require_bounds(task: Task, limits: DeviceLimits, source: str) -> int:
     return len(steps)
 
 
-def by_turns(names: Sequence[str]) -> list[Any]:
-    """Each name on one kind of device, by turns; with the slow tests on both."""
+def by_turns(names: Sequence[str], fast: str = "") -> list[Any]:
+    """Each name, or those that begin with `fast`, on one kind of device by turns; with the slow tests all on both."""
+    every = itertools.product(enumerate(names), enumerate((GPU, CPU)))
+    marks = {True: (), False: pytest.mark.slow}
     return [
-        pytest.param(name, limits, id=f"{name} {limits.kind}", marks=[] if at % 2 == place else pytest.mark.slow)
-        for at, name in enumerate(names)
-        for place, limits in enumerate((GPU, CPU))
+        pytest.param(name, limits, id=f"{name} {limits.kind}", marks=marks[at % 2 == place and name.startswith(fast)])
+        for (at, name), (place, limits) in every
     ]
 
 
-@pytest.mark.parametrize(("name", "limits"), by_turns(sorted(PATHS)))
+@pytest.mark.parametrize(("name", "limits"), by_turns(sorted(PATHS), "library/"))
 def test_steps_for_each_template_of_a_task_keep_to_the_bounds(name: str, limits: DeviceLimits) -> None:
     task = read_task(PATHS[name])
     if limits.backend in task.backends and any(limits.kind in one.devices for one in task.workloads):
@@ -543,7 +544,7 @@ def test_a_kernel_is_checked_on_made_up_shapes_of_which_none_is_left_out(task: T
     wrong = plain.source.replace("k < starts[r + 1]", "k < max(starts[r] + 1, starts[r + 1])")
     wrong = wrong.replace("index[i / d] *", "max(index[i / d], 1) *")
     questions = [(plain.model_copy(update={"source": one}), {}, None) for one in (plain.source, wrong)]
-    options = JudgeOptions(deadlines=Deadlines(check=2.0), roofline=Roofline())
+    options = JudgeOptions(deadlines=Deadlines(check=1.0), roofline=Roofline())
     found = judge(task, device.limits, device.index, questions, options)
     assert [one.verdict for one in found] == ["accepted", "rejected"], found
     skipped = [step for one in found for step in one.steps if isinstance(step, Skipped) and step.reason == "reference"]

@@ -447,7 +447,8 @@ def _constants(subject: Subject) -> list[_Constant]:
 def _definitions(subject: Subject) -> Iterator[tuple[str, list[Any]]]:
     """The macros, constants and enumerators of the source, each with the tokens of its value."""
     unit = subject.facts.syntax.unit
-    top = [one for one in unit.tree.cursor.get_children() if str(one.location.file) == unit.where]
+    kinds = ("MACRO_DEFINITION", "VAR_DECL", "ENUM_DECL")
+    top = [one for one in unit.top if kind(one) in kinds and str(one.location.file) == unit.where]
     enumerators = [inner for one in top if kind(one) == "ENUM_DECL" for inner in one.get_children()]
     for one in [*top, *enumerators, *walk(subject.facts.syntax.cursor)]:
         words = list(one.get_tokens()) if kind(one) in ("MACRO_DEFINITION", "VAR_DECL", "ENUM_CONSTANT_DECL") else []

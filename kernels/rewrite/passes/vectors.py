@@ -122,7 +122,8 @@ def _vectors(subject: Subject, found: list[Place]) -> Change | Refused:
             written.append(f"{hints if cuda else f'TUNESMITH_PUT({name}, {one.record}, '}{mine}, {place}")
         made.constraints[f"{name} == 1 or {count} * sizeof({subject.dtype(one.root)}) <= 16"] = WIDEST
         for access in one.accesses:
-            node, here = access.assignment, f"{one.name}, {_in_record(one, access, item)}"
+            number = item if one.record == 1 else f"{item} * {one.record} + {one.number(access)}"
+            node, here = access.assignment, f"{one.name}, {number}"
             if subject.hint(one.root, stored=True) != "0" and node is not None:
                 value = value_of(subject, node)
                 made.edits.append(replace(node, f"{assign}({here}, (", value, "), ", span(node), ")"))
@@ -156,10 +157,6 @@ def _vectors(subject: Subject, found: list[Place]) -> Change | Refused:
     made.header.append(switched(f"{name} > 1", macros))
     made.parameter(name, (1, 2, 4, 8, 16), "neighbouring elements that a thread reads and writes together")
     return made
-
-
-def _in_record(place: Place, access: Access, item: str) -> str:
-    return item if place.record == 1 else f"{item} * {place.record} + {place.number(access)}"
 
 
 VECTORS = Pass(

@@ -13,7 +13,6 @@ import pytest
 from contract import SOURCES, CompilerContract, DeviceContract, compiled
 
 from tunesmith.hw.probe import probe_cuda
-from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.backends import (
     BoundLaunch,
     Compiler,
@@ -55,8 +54,8 @@ def backend() -> str:
 
 
 @pytest.fixture(scope="module")
-def compiler() -> Compiler:
-    return open_compiler(resolve_target("sm_90"))
+def compiler(nvrtc: Compiler) -> Compiler:
+    return nvrtc
 
 
 class TestNvrtcCompiler(CompilerContract):

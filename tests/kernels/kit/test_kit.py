@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from compiling import nvrtc_for
 from emulation import emulated
 
 from tunesmith.graph.prompts import render
-from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.backends import open_compiler
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.guard import refuse_text
 from tunesmith.kernels.build.source import kit, specialise
@@ -204,5 +203,5 @@ def test_blocks_of_instructions_assemble(arch: str) -> None:
     new = arch == "sm_90"
     headers = ("copies", "fragments", *(("clusters", "warpgroups") if new else ()))
     made = kernel(ASYNCHRONOUS + (OF_90 if new else ""), {"x": np.zeros(1, np.float32)}, headers)
-    compiled = open_compiler(resolve_target(arch)).compile(specialise(made, {"VEC": 4}, {"T": "float16"}))
+    compiled = nvrtc_for(arch).compile(specialise(made, {"VEC": 4}, {"T": "float16"}))
     assert isinstance(compiled, Artifact), compiled

@@ -28,9 +28,8 @@ from tunesmith.kernels.spec.task import Geometry, Task, Workload, geometry
 from tunesmith.kernels.spec.template import Config, Template
 
 DECLARED = r"""
-#include <cmath>
-#include <cstring>
-#include <type_traits>
+#include <math.h>
+#include <string.h>
 struct Extent { unsigned int x, y, z; };
 struct uint2 { unsigned int x, y; };
 struct uint4 { unsigned int x, y, z, w; };
@@ -49,11 +48,12 @@ struct __nv_bfloat16 {
     unsigned short bits;
     operator float() const { const unsigned int y = bits << 16; float x; memcpy(&x, &y, 4); return x; }
 };
-template <class V> V __dp4a(V a, V b, V c) {
-    using Piece = std::conditional_t<std::is_signed_v<V>, signed char, unsigned char>;
+template <class Piece, class V> V products(V a, V b, V c) {
     for (int i = 0; i < 32; i += 8) c += (Piece)(a >> i) * (Piece)(b >> i);
     return c;
 }
+inline int __dp4a(int a, int b, int c) { return products<signed char>(a, b, c); }
+inline unsigned int __dp4a(unsigned int a, unsigned int b, unsigned int c) { return products<unsigned char>(a, b, c); }
 template <class V> V __ldg(const V* from) { return *from; }
 template <class V> V __ldcs(const V* from) { return *from; }
 template <class V> void __stcs(V* to, V value) { *to = value; }
@@ -151,14 +151,21 @@ template <class T> void multiply(float (&c)[4], const unsigned (&a)[4], unsigned
 """
 """In place of the kit's copies.cuh and fragments.cuh, whose functions are assembly."""
 DEFINED = r"""
+#include <setjmp.h>
 #include <ucontext.h>
 #include <vector>
 Extent threadIdx, blockIdx, blockDim, gridDim;
 namespace shim {
 struct Barrier { unsigned int arrived = 0, turn = 0; };
-static ucontext_t scheduler;
-static std::vector<ucontext_t> fibers;
-static std::vector<char> done;
+struct Fiber {
+    std::vector<char> stack = std::vector<char>(1 << 16);
+    ucontext_t start;
+    jmp_buf at;
+    bool started = false, done = false;
+};
+static ucontext_t unused;
+static jmp_buf scheduler;
+static std::vector<Fiber> fibers;
 static std::vector<Barrier> groups;
 alignas(16) char dynamic[1 << 18];
 static Barrier block;
@@ -170,7 +177,15 @@ static void place(unsigned int id) {
     current = id;
     threadIdx = {id % blockDim.x, id / blockDim.x % blockDim.y, id / blockDim.x / blockDim.y};
 }
-static void yield() { unsigned int me = current; swapcontext(&fibers[me], &scheduler); }
+// Unlike swapcontext, these jumps ask the kernel for nothing, which is most of the time of a small launch.
+static void yield() { if (!_setjmp(fibers[current].at)) _longjmp(scheduler, 1); }
+static void resume(unsigned int id) {
+    place(id);
+    if (_setjmp(scheduler)) return;
+    if (fibers[id].started) _longjmp(fibers[id].at, 1);
+    fibers[id].started = true;
+    swapcontext(&unused, &fibers[id].start);
+}
 static void meet(Barrier& barrier, unsigned int count) {
     const unsigned int turn = barrier.turn;
     if (++barrier.arrived == count) { barrier.arrived = 0; ++barrier.turn; } else while (barrier.turn == turn) yield();
@@ -198,24 +213,24 @@ double of_lane(double value, int lane, unsigned int lanes) {
     const double other = slots[me / 32 * 32 + lane]; meet_lanes(lanes);
     return other;
 }
-static void body() { kernel(given); done[current] = 1; }
+// A thread of each block in turn.
+static void body() { for (;;) { kernel(given); fibers[current].done = true; yield(); } }
 void run(Extent grid, Extent dims, void (*what)(void*), void* with) {
     gridDim = grid; blockDim = dims; kernel = what; given = with; threads = dims.x * dims.y * dims.z;
-    std::vector<std::vector<char>> stacks(threads, std::vector<char>(1 << 16));
+    fibers = std::vector<Fiber>(threads);
+    for (Fiber& one : fibers) {
+        getcontext(&one.start);
+        one.start.uc_stack.ss_sp = one.stack.data(); one.start.uc_stack.ss_size = one.stack.size();
+        makecontext(&one.start, body, 0);
+    }
     for (unsigned int number = 0; number < grid.x * grid.y * grid.z; ++number) {
         blockIdx = {number % grid.x, number / grid.x % grid.y, number / grid.x / grid.y};
-        fibers.assign(threads, ucontext_t()); done.assign(threads, 0); slots.assign(threads, 0);
-        groups.assign(threads + 32, Barrier()); block = Barrier();
-        for (unsigned int id = 0; id < threads; ++id) {
-            getcontext(&fibers[id]);
-            fibers[id].uc_stack.ss_sp = stacks[id].data(); fibers[id].uc_stack.ss_size = stacks[id].size();
-            fibers[id].uc_link = &scheduler;
-            makecontext(&fibers[id], body, 0);
-        }
+        slots.assign(threads, 0); groups.assign(threads + 32, Barrier()); block = Barrier();
+        for (Fiber& one : fibers) one.done = false;
         for (unsigned int left = threads; left;) {
             left = 0;
             for (unsigned int id = 0; id < threads; ++id)
-                if (!done[id]) { place(id); swapcontext(&scheduler, &fibers[id]); left += !done[id]; }
+                if (!fibers[id].done) { resume(id); left += !fibers[id].done; }
         }
     }
 }
@@ -223,19 +238,21 @@ void run(Extent grid, Extent dims, void (*what)(void*), void* with) {
 void __syncthreads() { shim::meet(shim::block, shim::threads); }
 """
 OPTIONS = ("-std=c++17", "-O0", "-w", "-fPIC")
+KERNEL_OPTIONS = (*OPTIONS, "-nostdinc++")
+"""Without the C++ library, which takes compiler and linker several times as long as a kernel does."""
 
 
 @functools.cache
 def shim(compiler: str) -> tuple[Path, Path]:
-    """The shim as a compiled header and a library, made once: the C++ library that it uses takes compiler and linker
-    several times as long as a kernel does, which needs none of it."""
+    """The shim as a compiled header and a library, made once. The library alone uses that of C++."""
     folder = Path(tempfile.mkdtemp(prefix="tunesmith-shim-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     header, code, made = folder / "shim.hpp", folder / "shim.cpp", folder / "libshim.so"
     header.write_text("#pragma once\n" + DECLARED)
     code.write_text(DECLARED + DEFINED)
-    build([compiler, *OPTIONS, "-x", "c++-header", "-o", f"{header}.gch", str(header)])
-    build([compiler, *OPTIONS, "-O1", "-shared", "-o", str(made), str(code)])
+    build([compiler, *KERNEL_OPTIONS, "-x", "c++-header", "-o", f"{header}.gch", str(header)])
+    # Some distributions' compilers check that jumps stay on one stack.
+    build([compiler, *OPTIONS, "-O1", "-U_FORTIFY_SOURCE", "-shared", "-o", str(made), str(code)])
     return header, made
 
 
@@ -262,8 +279,9 @@ def emulated(source: str, entry: str) -> Any:
     source += f"{{ shim::run({{gx, gy, gz}}, {{bx, by, bz}}, [=] {{ {entry}({names}); }}); }}\n"
     file = made.with_name(f"kernel{len(list(made.parent.iterdir()))}.cpp")
     file.write_text(source)
-    linked = ["-shared", "-nodefaultlibs", "-o", f"{file}.so", str(file), str(made), "-lm", "-lc", "-lgcc"]
-    build([compiler, *OPTIONS, "-include", str(header), *linked])
+    # What it calls the shim has, or the libraries that the shim is linked with.
+    linked = ["-shared", "-nostdlib", "-o", f"{file}.so", str(file), str(made)]
+    build([compiler, *KERNEL_OPTIONS, "-include", str(header), *linked])
     return ctypes.CDLL(f"{file}.so").shim_run
 
 

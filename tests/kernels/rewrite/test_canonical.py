@@ -8,7 +8,7 @@ import pytest
 from rewrite_cases import LINE, kernel, opencl_kernel, require_equal, rewritten, same, template_of
 
 from tunesmith.kernels.rewrite.composition import NO_GUARD
-from tunesmith.kernels.rewrite.template import facts_of
+from tunesmith.kernels.rewrite.template import _read
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.template import Config, LaunchGeometry
 
@@ -253,5 +253,5 @@ def test_a_return_of_a_macro_that_cannot_be_written_out_stays_in_opencl() -> Non
     assert found.template is None or not {"ITEMS", "OWN_BINS"} & found.template.default_config.keys()
     assert sum("a loop or a macro" in one for one in found.skipped) >= 2, found.skipped
     task = kernel(f"int i = INDEX; {GUARDED}", XY, LINE, MACROS)
-    assert facts_of(task, "cuda").syntax.code.decode().startswith(f"{MACROS}\n")
+    assert _read(task, "cuda")[0].syntax.code.decode().startswith(f"{MACROS}\n")
     assert rewritten(task).template is not None

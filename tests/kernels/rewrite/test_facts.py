@@ -13,7 +13,7 @@ from tunesmith.kernels.reader.syntax import Symbol, Syntax
 from tunesmith.kernels.rewrite.facts import Facts
 from tunesmith.kernels.rewrite.forms import Form
 from tunesmith.kernels.rewrite.sharing import Axis, Work, sharing
-from tunesmith.kernels.rewrite.template import facts_of
+from tunesmith.kernels.rewrite.template import _read
 
 COORDINATE = "const int i = blockIdx.x * blockDim.x + threadIdx.x;"
 
@@ -44,7 +44,7 @@ def role(found: Facts, root: Symbol) -> str:
 @pytest.mark.parametrize("name", [*OWN, *RAW_NAMES, *LIBRARY_NAMES])
 def test_roles_are_those_that_a_person_gave(name: str) -> None:
     task = plain_task(name)
-    found = facts_of(task, "cuda")
+    found, _ = _read(task, "cuda")
     assert not found.oddities
     roles = {one.name: role(found, one) for one in found.arrays}
     assert roles == {one.name: one.role for one in task.arguments if one.role != "scalar"}

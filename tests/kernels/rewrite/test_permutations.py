@@ -66,32 +66,26 @@ WITHOUT_GUARD = f"{AT} const int w = i % d, h = i / d % c; y[(i / (c * d) * d + 
 BY_BITS = f"{AT} if (i < 32 * a * b) y[(i & 15) * (2 * a * b) + (i >> 4)] = x[i];"
 PADDED = f"{AT} if (i < a * b) y[i % b * (a + 3) + i / b + 1] = x[i / b * (b + d) + i % b];"
 SMALL = {name: ("in", "float32", extent) for name, extent in (("scale", "b"), ("bias", "d"))}
+LOOP = "#define LOOP(i, n) for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < (n); i += blockDim.x * gridDim.x)\n"
+BY_LOOP = """LOOP(i, a * b * c * d) {
+    const int k = i % d, row = i / d % (b * c), n = i / d / b / c; y[(n * d + k) * (b * c) + row] = x[i] - k; }"""
+CUBE = LaunchGeometry(grid=("ceil_div(d, 16)", "ceil_div(c * a, 4)", "b"), block=("16", "4"))
+FEW, TWO, WHOLE, THIRTY_TWO = (
+    LaunchGeometry(grid=(grid,), block=(block,))
+    for grid, block in ((f"min({ALL}, 3)", "32"), ("2", "64"), ("a * b * c", "d"), ("a * b", "32"))
+)
+LONG = {one: (role, "float32", f"32 * {ALL}") for one, (role, *_) in XY.items()}
+WIDER = {"x": ("in", "float32", "a * (b + d)"), "y": ("inout", "float32", "b * (a + 3) + 1")}
 KERNELS = {
     "llmc": of_dimensions(LLMC),
     "remainders": of_dimensions(BY_REMAINDERS, arrays=XY | SMALL),
-    "blocks": of_dimensions(
-        OF_BLOCKS, LaunchGeometry(grid=("ceil_div(d, 16)", "ceil_div(c * a, 4)", "b"), block=("16", "4"))
-    ),
-    "grid": of_dimensions(
-        OVER_THE_GRID, LaunchGeometry(grid=(f"min({ALL}, 3)",), block=("32",)), XY | {"z": ("in", "float32", ALL)}
-    ),
-    "macro": of_dimensions(
-        "LOOP(i, a * b * c * d) { const int k = i % d, row = i / d % (b * c), n = i / d / b / c; "
-        "y[(n * d + k) * (b * c) + row] = x[i] - k; }",
-        LaunchGeometry(grid=("2",), block=("64",)),
-        more="#define LOOP(i, n) for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < (n); "
-        "i += blockDim.x * gridDim.x)\n",
-    ),
-    "no guard": of_dimensions(WITHOUT_GUARD, LaunchGeometry(grid=("a * b * c",), block=("d",))),
-    "bits": of_dimensions(
-        BY_BITS,
-        LaunchGeometry(grid=("a * b",), block=("32",)),
-        arrays={one: (role, "float32", f"32 * {ALL}") for one, (role, *_) in XY.items()},
-    ),
+    "blocks": of_dimensions(OF_BLOCKS, CUBE),
+    "grid": of_dimensions(OVER_THE_GRID, FEW, XY | {"z": ("in", "float32", ALL)}),
+    "macro": of_dimensions(BY_LOOP, TWO, more=LOOP),
+    "no guard": of_dimensions(WITHOUT_GUARD, WHOLE),
+    "bits": of_dimensions(BY_BITS, THIRTY_TWO, LONG),
     "part": of_dimensions(f"{AT} if (i < a * b - 1) y[i % b * a + i / b] = x[i];"),
-    "padded": of_dimensions(
-        PADDED, arrays={"x": ("in", "float32", "a * (b + d)"), "y": ("inout", "float32", "b * (a + 3) + 1")}
-    ),
+    "padded": of_dimensions(PADDED, arrays=WIDER),
 }
 SLOW = ("no guard", "bits", "part", "padded")
 

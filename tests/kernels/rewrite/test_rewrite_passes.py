@@ -687,28 +687,18 @@ ITEMS_SAME = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("task", "names", "why"),
-    [*HINTS, *ROW_LOOPS, *OUTPUT_TILES, *NOT_PERMUTED, *LANES, *COLUMN_LANES]
-    + [*OWN_BINS, *COPIES, *GIVEN_STAYS, *WALK, *ROW_TEAMS, *SHUFFLES, *INDICES],
-)
+STAYS = [*HINTS, *ROW_LOOPS, *OUTPUT_TILES, *NOT_PERMUTED, *LANES, *COLUMN_LANES, *OWN_BINS, *COPIES, *GIVEN_STAYS]
+STAYS += [*WALK, *ROW_TEAMS, *SHUFFLES, *INDICES]
+SAME = [*ROW_LOOPS_SAME, *SPLIT, *OUTPUT_TILES_SAME, *PERMUTED, *LANES_SAME, *COLUMN_LANES_SAME, *OWN_BINS_SAME]
+SAME += [*COPIES_SAME, *GIVEN_SAME, *WALK_SAME, *ROW_TEAMS_SAME, *SHUFFLES_SAME, *INDICES_SAME]
+
+
+@pytest.mark.parametrize(("task", "names", "why"), STAYS)
 def test_what_a_rewrite_does_not_fit_stays(task: Task, names: set[str], why: str) -> None:
     require_refused(task, names, why)
 
 
-@pytest.mark.parametrize(
-    ("task", "configs", "n"),
-    [*ROW_LOOPS_SAME, *SPLIT, *OUTPUT_TILES_SAME, *PERMUTED, *LANES_SAME, *COLUMN_LANES_SAME, *OWN_BINS_SAME]
-    + [
-        *COPIES_SAME,
-        *GIVEN_SAME,
-        *WALK_SAME,
-        *ROW_TEAMS_SAME,
-        *SHUFFLES_SAME,
-        *INDICES_SAME,
-        *ITEMS_SAME,
-    ],
-)
+@pytest.mark.parametrize(("task", "configs", "n"), SAME + ITEMS_SAME)
 def test_a_rewrite_computes_what_the_kernel_did(task: Task, configs: list[Config], n: int) -> None:
     require_equal(task, configs, n)
 
@@ -808,27 +798,20 @@ def test_a_thread_that_asks_for_its_lane_keeps_whole_warps(lane: str) -> None:
 FEW = LaunchGeometry(grid=("1", "2"), block=("64",))
 OF_ROWS = "for (int r = blockIdx.x; r < 3; r += gridDim.x)"
 OF_PARTS = "for (int i = threadIdx.x + blockIdx.y * blockDim.x; i < n; i += blockDim.x * gridDim.y)"
+OF_ONE = "for (int i = of; i < n; i += gridDim.y)"
 ADDS: Any = {"x": ("in", "float32", "3 * n"), "y": ("inout", "float32", "9 * n")}
 
 
 @pytest.mark.parametrize(
-    ("task", "configs", "n"),
+    ("body", "config"),
     [
-        *same(
-            (FEW, ADDS, 203),
-            [{"MORE_BLOCKS_X": 4, "MORE_BLOCKS_Y": 8}],
-            f"{OF_ROWS} {OF_PARTS} atomicAdd(&y[r], x[r * n + i]);",
-        ),
-        *same(
-            (FEW, ADDS, 203),
-            [{"MORE_BLOCKS": 4}],
-            f"{OF_PARTS} {{ y[3 * i] = x[i]; y[3 * i + 2] = 1; }}",
-            "const int of = blockIdx.y; if (threadIdx.x == 3) for (int i = of; i < n; i += gridDim.y) y[i] = 2 * x[i];",
-        ),
+        (f"{OF_ROWS} {OF_PARTS} atomicAdd(&y[r], x[r * n + i]);", {"MORE_BLOCKS_X": 4, "MORE_BLOCKS_Y": 8}),
+        (f"{OF_PARTS} {{ y[3 * i] = x[i]; y[3 * i + 2] = 1; }}", {"MORE_BLOCKS": 4}),
+        (f"const int of = blockIdx.y; if (threadIdx.x == 3) {OF_ONE} y[i] = 2 * x[i];", {"MORE_BLOCKS": 4}),
     ],
 )
-def test_blocks_that_take_turns_may_be_more(task: Task, configs: list[Config], n: int) -> None:
-    require_equal(task, configs, n)
+def test_blocks_that_take_turns_may_be_more(body: str, config: Config) -> None:
+    require_equal(kernel(body, ADDS, FEW), [config])
 
 
 @pytest.mark.parametrize(
@@ -861,17 +844,12 @@ OF_ROWS_CL = """__kernel void k(__global const float* x, __global float* y, int 
 TALLIES: Any = {"x": ("in", "int32", "n"), "y": ("inout", "int32", "100")}
 
 
-@pytest.mark.parametrize(
-    ("task", "configs", "n"),
-    [
-        (
-            opencl_kernel(OF_BINS.replace("EARLY", early), TALLIES, LINE),
-            [BINS, BINS | EIGHT | {"ITEMS": 16, "BLOCK": 128}],
-            1000,
-        )
-        for early in ("if (e >= n) return;", "")
-    ]
-    + [(opencl_kernel(OF_ROWS_CL, PLANE, WIDE_SQUARE), [{"WALK": 2}, {"WALK": 4, "BLOCK_X": 8, "BLOCK_Y": 8}], 37)],
-)
-def test_opencl_computes_the_same_on_a_device(task: Task, configs: list[Config], n: int) -> None:
-    require_equal(task, configs, n)
+@pytest.mark.parametrize("early", ["if (e >= n) return;", ""])
+def test_bins_compute_the_same_on_an_opencl_device(early: str) -> None:
+    task = opencl_kernel(OF_BINS.replace("EARLY", early), TALLIES, LINE)
+    require_equal(task, [BINS, BINS | EIGHT | {"ITEMS": 16, "BLOCK": 128}], n=1000)
+
+
+def test_a_walk_computes_the_same_on_an_opencl_device() -> None:
+    task = opencl_kernel(OF_ROWS_CL, PLANE, WIDE_SQUARE)
+    require_equal(task, [{"WALK": 2}, {"WALK": 4, "BLOCK_X": 8, "BLOCK_Y": 8}], n=37)

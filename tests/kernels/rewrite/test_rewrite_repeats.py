@@ -20,33 +20,22 @@ from tunesmith.kernels.spec.template import LaunchGeometry
 DATA = RAW.parent / "data"
 NAMES = ("first", "second", "third", "fourth")
 ARRAYS = {name: ("in", "float32", "n * n") for name in "ab"} | {name: ("inout", "float32", "n * n") for name in NAMES}
-SUMS = "s += a[r * n + k] * b[k * n + c]; t += s; u += t; v += u;"
 TURNS = "for (int k = threadIdx.x; k < n; k += blockDim.x)"
 BACKWARDS = " ".join(f"{name}[r * n + k] += {name}[r * n + n - 1 - k];" for name in NAMES)
+SUMS = """int r = blockIdx.y * blockDim.y + threadIdx.y, c = blockIdx.x * blockDim.x + threadIdx.x;
+    if (r >= n || c >= n) return;
+    float s = 0, t = 0, u = 0, v = 0;
+    for (int k = 0; k < n; ++k) { s += a[r * n + k] * b[k * n + c]; t += s; u += t; v += u; }
+    first[r * n + c] = s + t + u + v;"""
+EACH = "int r = blockIdx.x * blockDim.x + threadIdx.x; if (r >= n) return; for (int k = 0; k < n; ++k)"
+ELEMENTS = "int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) first[i] = a[i];"
+SQUARE = LaunchGeometry(grid=("ceil_div(n, 16)", "ceil_div(n, 16)"), block=("16", "16"))
+HALF, CUBE = LaunchGeometry(grid=("n // 2",), block=("64",)), LaunchGeometry(grid=("n",), block=("8", "4", "2"))
 SEVERAL = {
-    "sums": kernel(
-        "int r = blockIdx.y * blockDim.y + threadIdx.y, c = blockIdx.x * blockDim.x + threadIdx.x; "
-        f"if (r >= n || c >= n) return; float s = 0, t = 0, u = 0, v = 0; for (int k = 0; k < n; ++k) {{ {SUMS} }} "
-        "first[r * n + c] = s + t + u + v;",
-        ARRAYS,
-        LaunchGeometry(grid=("ceil_div(n, 16)", "ceil_div(n, 16)"), block=("16", "16")),
-    ),
-    "lanes": kernel(
-        "int r = blockIdx.x * blockDim.x + threadIdx.x; if (r >= n) return; "
-        f"for (int k = 0; k < n; ++k) {{ {BACKWARDS} }}",
-        ARRAYS,
-        LINE,
-    ),
-    "turns": kernel(
-        f"int r = blockIdx.x; {TURNS} {{ {BACKWARDS} }} {TURNS} {{ {BACKWARDS} }}",
-        ARRAYS,
-        LaunchGeometry(grid=("n // 2",), block=("64",)),
-    ),
-    "axes": kernel(
-        "int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) first[i] = a[i];",
-        ARRAYS,
-        LaunchGeometry(grid=("n",), block=("8", "4", "2")),
-    ),
+    "sums": kernel(SUMS, ARRAYS, SQUARE),
+    "lanes": kernel(f"{EACH} {{ {BACKWARDS} }}", ARRAYS, LINE),
+    "turns": kernel(f"int r = blockIdx.x; {TURNS} {{ {BACKWARDS} }} {TURNS} {{ {BACKWARDS} }}", ARRAYS, HALF),
+    "axes": kernel(ELEMENTS, ARRAYS, CUBE),
 }
 """Kernels with several sums, arrays or axes that a rule names in its code or in its reason."""
 

@@ -15,6 +15,7 @@ from rewrite_cases import (
     OWN,
     RAW_NAMES,
     SAXPY,
+    SERIES,
     kernel,
     plain_task,
     require_equal,
@@ -64,11 +65,12 @@ class TestEveryKernel:
             assert geometry(template, template.default_config, workload) == geometry(plain, {}, workload)
             assert feasible(template, [workload], H200).reject(template.default_config) is None
 
-    def test_its_points_compile_and_its_default_to_the_same_code(self, name: str, nvrtc: Any) -> None:
+    @pytest.mark.parametrize("count", [1, pytest.param(5, marks=pytest.mark.slow)])
+    def test_its_points_compile_and_its_default_to_the_same_code(self, name: str, count: int, nvrtc: Any) -> None:
         task = task_named(name)
         template, workload, plain = template_of(task), task.workloads[0], task.sources("cuda").baseline.template
         registers = []
-        for config in points(template, workload, 2):
+        for config in points(template, workload, count):
             source = specialise(template, config, workload.types)
             assert refuse(source) is None
             artifact = nvrtc.compile(source)
@@ -137,8 +139,7 @@ class TestWithRules:
     )
     def test_macros_are_seen_through(self, macros: str, body: str, free: bool) -> None:
         head = "int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n)"
-        arrays = {"x": ("in", "float32", "n"), "y": ("inout", "float32", "n")}
-        task = kernel(f"{head} {{ {body} }}", arrays, LINE, macros)
+        task = kernel(f"{head} {{ {body} }}", SERIES, LINE, macros)
         known = template_of(task).default_config
         assert ("BLOCK" in known) is free
         wanted: list[Config] = [{"BLOCK": 128}, {"ITEMS": 2}, {"VEC": 4}]
@@ -148,6 +149,5 @@ class TestWithRules:
     def test_the_rank_of_a_thread_counts_along_x_alone(self, extents: tuple[str, str], free: bool) -> None:
         more = "#include <cooperative_groups.h>"
         body = "auto i = cooperative_groups::this_grid().thread_rank(); if (i < n) y[i] = 2 * x[i];"
-        arrays = {"x": ("in", "float32", "n"), "y": ("inout", "float32", "n")}
         launch = LaunchGeometry(grid=("ceil_div(n, 64)", extents[0]), block=("64", extents[1]))
-        assert ("BLOCK" in template_of(kernel(body, arrays, launch, more)).default_config) is free
+        assert ("BLOCK" in template_of(kernel(body, SERIES, launch, more)).default_config) is free
