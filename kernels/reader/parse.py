@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import os
 import re
-import tempfile
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -136,23 +134,6 @@ def constant(cursor: Any) -> int | float | None:
 
 
 @lru_cache(maxsize=1)
-def _ahead_of_cuda() -> list[str]:
-    """The option by which clang has CUDA's builtins ahead of a source. As it keeps what it has read of them, which
-    takes longer than a source does, in memory of this process; as a text where that cannot be made."""
-    head, builtins = f"{_EMPTY}/builtins.cuh", BUILTINS["cuda"].read_text(encoding="utf-8")
-    tree = clang.Index.create().parse(head, [*_OPTIONS["cuda"], *_QUIET], [(head, builtins)], 1)
-    file = Path(f"/proc/self/fd/{os.memfd_create('tunesmith-builtins')}")
-    try:
-        with tempfile.TemporaryDirectory(prefix="tunesmith-builtins-") as folder:
-            made = Path(folder, "builtins.pch")
-            tree.save(str(made))
-            file.write_bytes(made.read_bytes())
-    except (OSError, clang.TranslationUnitSaveError):
-        return ["-include", head]
-    return ["-include-pch", str(file)]
-
-
-@lru_cache(maxsize=1)
 def _inside(folder: Path) -> tuple[str, ...]:
     """The files of a project; none where there are too many, as in a home folder that is one."""
     found = [*itertools.islice(folder.rglob("*.*"), MAX_FILES)]
@@ -239,7 +220,7 @@ class Unit:
             # Behind the builtins, whose own names a macro of the author's must not replace.
             macros = [f"#define {name} {value}\n" for name, value in self.defines.items()]
             files.append((f"{_EMPTY}/unknown.cuh", "".join([*self._stubs.values(), *macros])))
-            more = [*_ahead_of_cuda(), "-include", f"{_EMPTY}/unknown.cuh"]
+            more = ["-include", head, "-include", f"{_EMPTY}/unknown.cuh"]
         arguments = [*_OPTIONS[self.language], *_QUIET, *more, *given, *places]
         try:
             self.tree = clang.Index.create().parse(self.where, arguments, files, 1)

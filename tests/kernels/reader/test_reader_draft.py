@@ -6,7 +6,6 @@ import functools
 import re
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 from plain_kernels import KERNELS
@@ -14,7 +13,6 @@ from rewrite_cases import LIBRARY_NAMES, OWN, RAW_NAMES, plain_task
 
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.source import Specialised, specialise
-from tunesmith.kernels.reader import parse
 from tunesmith.kernels.reader.draft import draft, read_kernel
 from tunesmith.kernels.reader.parse import SourceError
 from tunesmith.kernels.reader.syntax import Syntax
@@ -421,17 +419,6 @@ def written(code: str, folder: Path, *, filled: bool = True, place: str = "my.cu
     for name, text in draft(code, None, place)[1].items():
         (folder / name).write_text(re.sub("  # FILL:.*", "", text) if filled else text)
     return folder / "task.toml"
-
-
-def test_where_nothing_can_be_kept_the_builtins_are_read_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = files(PLAIN, None)
-    with monkeypatch.context() as full:
-        full.setattr(
-            parse.tempfile, "TemporaryDirectory", mock.Mock(side_effect=OSError(28, "No space left on device"))
-        )
-        parse._ahead_of_cuda.cache_clear()
-        assert draft(PLAIN, None, "my.cu").files == kept and parse._ahead_of_cuda()[0] == "-include"
-    parse._ahead_of_cuda.cache_clear()
 
 
 class TestTask:
