@@ -360,7 +360,8 @@ class _Reader:
             if name in fixed or name in chosen or name in self.heuristics:
                 continue
             if name in self.reading.pointers:
-                dtype = "int32" if name in self.reading.indices else types
+                told = self.launch.dtype(name)
+                dtype = told if told and told in DTYPES else "int32" if name in self.reading.indices else types
                 facts.types |= {types: "float16" if self.reading.products else "float32"} if dtype == types else {}
                 facts.parameters.append(Argument(name, Kind("pointer", 8, f"{dtype}*"), dtype, "", None))
                 continue

@@ -47,7 +47,7 @@ class Launch:
         scope = self._scope({name: Symbol(name) for name in self._passed})
         strides = {name: node.body if isinstance(node, ast.IfExp) else node for name, node in self.nodes.items()}
         self._strides = {name: self._value(node, scope, None) for name, node in strides.items()}
-        self._shapes = _shapes(host.body)
+        self._shapes, self._dtypes = _shapes(host.body), _dtypes(host.body)
 
     def _scope(self, known: Mapping[str, Any]) -> dict[str, Any]:
         """The host's variables; of several possible assignments the last counts. known: values by expression."""
@@ -148,6 +148,11 @@ class Launch:
         except Unknown:
             return None
 
+    def dtype(self, argument: str) -> str | None:
+        """The type, as PyTorch names it, with which the host makes the array that the call passes, where it says so."""
+        found = str(self._strides.get(argument))
+        return self._dtypes.get(self._variables.get(found, found))
+
     def dimensions(self) -> tuple[tuple[str, ...], str]:
         """The grid, and why it is not known, else nothing."""
         if self._grid is None:
@@ -246,6 +251,19 @@ def _shapes(body: Sequence[ast.stmt]) -> dict[str, list[ast.expr] | str | None]:
             found[name] = (
                 (before if isinstance(one, ast.Assign) and isinstance(before, list) else told) if same else None
             )
+    return found
+
+
+def _dtypes(body: Sequence[ast.stmt]) -> dict[str, str]:
+    """The types with which variables are made, as in `torch.empty(n, dtype=torch.float32)`."""
+    found = dict[str, str]()
+    for one in ast.walk(ast.Module(list(body), [])):
+        match one:
+            case ast.Assign([ast.Name(name)], ast.Call(ast.Attribute(_, made), _, words)) if _MADE.fullmatch(
+                made
+            ) or _LIKE.fullmatch(made):
+                said = next((ast.unparse(word.value) for word in words if word.arg == "dtype"), "")
+                found |= {name: said.removeprefix("torch.")} if said.startswith("torch.") else {}
     return found
 
 

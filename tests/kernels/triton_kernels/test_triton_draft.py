@@ -169,6 +169,34 @@ def values(task: Task) -> dict[str, tuple[Any, ...]]:
     return {one.name: one.values for one in template(task).parameters}
 
 
+def test_what_a_package_of_the_project_passes_on_is_triton_and_the_host_says_types(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "__init__.py").write_text("if found():\n    import triton\n")
+    task = drafted(
+        tmp_path,
+        """
+from mine import triton
+
+@triton.jit
+def keep(x, out, mean, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(x + at, mask=at < n)
+    tl.store(out + at, value, mask=at < n)
+    tl.store(mean + at, value.to(tl.float32), mask=at < n)
+
+
+def call(x):
+    out, n = torch.empty_like(x), x.shape[0]
+    mean = torch.empty((n,), dtype=torch.float32, device=x.device)
+    keep[lambda META: (triton.cdiv(n, META["BLOCK"]),)](x, out, mean, n, BLOCK=256)
+""",
+    )
+    assert task.sources("triton").templates[0].launch.grid == ("ceil_div(n, BLOCK)",)
+    assert {name: one.dtype for name, one in by_name(task).items()} == {
+        "x": "T", "out": "T", "mean": "float32", "n": "int32"
+    }  # fmt: skip
+
+
 def test_elements_heuristics_and_lists_become_a_draft(tmp_path: Path) -> None:
     task = drafted(tmp_path, ADD)
     arguments = by_name(task)
