@@ -201,7 +201,7 @@ class Module:
             return found
         # Names are evaluated when they are asked for (PEP 562).
         found = ModuleType(name or local_one.path.stem)
-        found.__dict__["__getattr__"] = lambda asked: _ANYWHERE[asked] if asked in ALIASES else local_one.value(asked)
+        found.__dict__["__getattr__"] = lambda given: _ANYWHERE[given] if given in ALIASES else local_one.value(given)
         return found
 
     def statements(self, name: str) -> list[ast.stmt]:
