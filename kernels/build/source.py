@@ -96,8 +96,10 @@ def specialise(template: Template, config: Config, types: Mapping[str, str]) -> 
     have one source and one machine code. `#line` keeps the compiler's line numbers those of the template. Headers of
     the kit that a CUDA source includes stand in front of the macros, whose names they may use for something else.
     """
+    hidden = {parameter.name for parameter in template.parameters if parameter.launch_only}
     if BACKENDS[template.backend].python:
-        made = python_text(template.source, template.entry, config, types)
+        passed = {name: value for name, value in config.items() if name not in hidden}
+        made = python_text(template.source, template.entry, passed, types)
         return Specialised(template.backend, template.entry, made)
     lines = [f"// {template.name}: specialised by Tunesmith"]
     source, of_kit = template.source, dict[str, str]()
@@ -112,7 +114,6 @@ def specialise(template: Template, config: Config, types: Mapping[str, str]) -> 
         lines += [*(f"#include <{header}>" for header in headers), *of_kit.values()]
     for name, dtype in sorted(types.items()):
         lines += [f"#define {name} {DTYPES[dtype].c_names[template.backend]}", f"#define {name}_IS_{dtype.upper()} 1"]
-    hidden = {parameter.name for parameter in template.parameters if parameter.launch_only}
     lines += [f"#define {name} {literal(value)}" for name, value in sorted(config.items()) if name not in hidden]
     lines.append(f'#line 1 "{template.name}"')
     names: dict[str, Any] = {**DTYPE_NAMES, **types, **config}

@@ -30,6 +30,7 @@ from tunesmith.kernels.spec.task import KernelOpponent
 from tunesmith.kernels.spec.template import TRITON_OPTIONS, Constraint, LaunchGeometry, Parameter, Template
 from tunesmith.kernels.triton.launch import Launch, axes_of
 from tunesmith.kernels.triton.reading import Reading
+from tunesmith.kernels.triton.shapes import Shapes
 from tunesmith.kernels.triton.source import (
     Config,
     Kernel,
@@ -43,9 +44,12 @@ from tunesmith.kernels.triton.source import (
     values_of,
 )
 from tunesmith.kernels.triton.space import constraints_of, is_power, parameters_of, template_text
+from tunesmith.kernels.triton.trace import COVERING, STRIDES
 
 MANY = 3
 """Sizes of a kernel, beyond which a draft begins with small ones."""
+LARGER = (1, 4, 16)
+"""Times a draft's sizes, for which a launch may choose other blocks."""
 BLOCK = "32 * num_warps"
 """The threads of a block."""
 
@@ -66,6 +70,7 @@ class TritonKernel:
     fixed: dict[str, Any]
     first: dict[str, Any]
     configs: list[dict[str, Any]]
+    demands: list[Constraint]
 
     @property
     def template(self) -> Template:
@@ -96,7 +101,8 @@ class TritonKernel:
         found = constraints_of(self.reading, self.known, dtypes, self.rows)
         names = {name for name, text in self.known.items() if text == name}
         held = [text for text in self.reading.asserts if parse_names(text) <= names]
-        return [*found, *(Constraint(expression=text, because="The kernel asserts it.") for text in held)]
+        found += [Constraint(expression=text, because="The kernel asserts it.") for text in held]
+        return [*found, *self.demands]
 
 
 def draft_triton(path: Path, entry: str | None) -> Draft:
@@ -146,19 +152,20 @@ class _Reader:
         self.names = kernel.parameters
         # A function that only converts its argument needs a value to be passed.
         self.heuristics = {name: text for name, text in kernel.heuristics.items() if f"args['{name}']" not in text}
-        self.facts = Facts([])
+        self.facts, self.guessed = Facts([]), list[str]()
         self.slice = Slice()
         self.slice.kernel(kernel, {})
         self.constants = {name: value for name in self.names if not unknown(value := self._constant(name))}
         for name in kernel.constexprs:
             if name not in self.constants and name not in self.heuristics and self._tested(name):
                 self.constants[name] = False
-                self.facts.ask("source", f"{name} in FIXED (of baseline.py and kernel.py) is guessed")
+                self.guessed.append(name)
         self.absent = [name for name, value in self.constants.items() if value is None]
         self.configs = [dict(one) for one in configs] or self._listed()
         passed = [name for name in self.names if name not in self.heuristics]
         self.reading = Reading(kernel.node, self.slice.functions, passed, self._holds)
-        unused = [name for name in passed if name not in self.reading.used and name not in kernel.constexprs]
+        told = {name for name in passed if self.launch.shaped(name)}
+        unused = [one for one in passed if one not in {*self.reading.used, *kernel.constexprs, *told}]
         self.absent += [name for name in unused if name not in self.absent]
         self.dims = {name: self.reading.dims(name) for name in self.names if name in self.reading.pointers}
 
@@ -224,36 +231,76 @@ class _Reader:
                 launch.name(name)
         scope = dict[str, str]()
         defaults = {name: self._first(name) for name in facts.sizes}
-        values, fixed = self._constants(tuned, strides, defaults, scope)
+        passed = [launch.at({name: times * of for name, of in defaults.items()}) for times in LARGER]
+        values, fixed = self._constants(tuned, strides, defaults, passed, scope)
         grid, why = launch.dimensions() if self.grid is None else (self.grid, "")
-        shapes = {array: launch.shape(array) for array in self.dims if not self._told_by_indices(array)}
-        passed = launch.at(defaults)
-        options = {one: [v] for one in TRITON_OPTIONS if (v := passed.get(one)) is not None}
+        untold = [array for array in self.dims if not self._told_by_indices(array)]
+        host = {array: shape for array in untold if (shape := launch.shape(array))}
         lists = _values_of(self.configs, tuned) | values
-        loops = any(isinstance(one, ast.For) for one in self._nodes())
-        parameters = parameters_of(reading, lists, options, loops=loops)
         facts.sizes += launch.sizes
-        chosen = {one.name: one.start for one in parameters}
-        first = {**fixed, **chosen}
-        known = {name: name for name in (*facts.sizes, *chosen)}
+        sliced = Slice()
+        sliced.kernel(self.source, self.heuristics)
         text = {**{name: str(value) for name, value in fixed.items() if isinstance(value, int)}, **scope}
+        grid = tuple(_replaced(one, text) for one in grid)
+        sizes = {*facts.sizes}
+        known_values = {name: _replaced(value, text) for name, value in facts.values.items()}
+        facts.values = {name: value for name, value in known_values.items() if parse_names(value) <= sizes}
+        host = {array: tuple(_replaced(one, text) for one in shape) for array, shape in host.items()}
+        host = {array: shape for array, shape in host.items() if all(parse_names(one) <= sizes for one in shape)}
+        named = {*sizes, *lists, *TRITON_OPTIONS}
+        if unknowns := sorted({name for one in grid for name in parse_names(one)} - named):
+            why = f"{', '.join(unknowns)} is not known"
         if why:
             grid = ("1",)
             facts.ask("launch", f"the grid: {why}")
             facts.unknown = "the grid"
-        grid = tuple(_replaced(one, text) for one in grid)
+        started = {name: listed[0] for name, listed in lists.items() if name not in TRITON_OPTIONS}
+        grid = tuple(self._blocks_named(one, started) for one in grid)
+        shapes = self._shapes(sliced.text(fixed), grid, started, fixed, strides)
+        for name in shapes.shrinking.keys() & values.keys():
+            fixed[name] = lists.pop(name)[0]
+            grid = tuple(_replaced(one, {name: str(fixed[name])}) for one in grid)
+        options = {one: [each[one] for each in passed if each.get(one) is not None] for one in TRITON_OPTIONS}
+        loops = any(isinstance(one, ast.For) for one in self._nodes())
+        parameters = parameters_of(reading, lists, options, loops=loops)
+        chosen = {one.name: one.start for one in parameters}
+        first = {**fixed, **chosen}
+        known = {name: name for name in (*facts.sizes, *chosen)}
+        demands = list[Constraint]()
+        for size, block in shapes.whole:
+            if block in chosen:
+                why = f"The kernel reads beyond the end of {size}."
+                demands.append(Constraint(expression=f"{size} % {block} == 0", because=why))
+                defaults[size] = max(self._first(size), int(chosen[block]))
+        for block, size in self._covering(chosen).items():
+            why = f"The kernel reads all of {size} at once."
+            demands.append(Constraint(expression=f"{size} <= {block}", because=why))
+            defaults[size] = min(self._first(size), int(chosen[block]))
+        facts.requires += [_replaced(one.expression, {name: str(v) for name, v in chosen.items()}) for one in demands]
         facts.grid = tuple(_replaced(one, {name: str(value) for name, value in chosen.items()}) for one in grid)
         facts.block = (str(32 * int(first.get("num_warps", 4))),)
-        self._arrays(strides, grid, {*facts.sizes}, shapes)
+        self._arrays(strides, grid, host, shapes, fixed)
         self._arguments(fixed, chosen, strides, defaults)
         self._doubts()
-        sliced = Slice()
-        sliced.kernel(self.source, self.heuristics)
         read = ReadKernel(self.source.name, "triton", Part(sliced.text(first), (), ()), facts)
         constants = {name: str(value) for name, value in first.items() if isinstance(value, int)}
         rows = [one for one in facts.sizes if one in extents and one not in launch.sizes]
         own = [{**chosen, **{name: one[name] for name in one if name in tuned}} for one in self.configs]
-        return TritonKernel(read, sliced, parameters, reading, constants | known, rows, grid, fixed, first, own)
+        constants |= known
+        return TritonKernel(read, sliced, parameters, reading, constants, rows, grid, fixed, first, own, demands)
+
+    def _covering(self, chosen: Mapping[str, Any]) -> dict[str, str]:
+        """The blocks that have to be as large as a size, as the kernel reads all of it at once, with that size."""
+        found = {name: self.reading.covers.get(name, "") for name in chosen if name in self.reading.tiles}
+        return {name: size for name, size in found.items() if size in self.facts.sizes}
+
+    def _blocks_named(self, axis: str, chosen: Mapping[str, Any]) -> str:
+        """A grid's axis with the name of the block that the host writes as a number, where there is one such block."""
+        for number in re.findall(r"ceil_div\([^()]*, (\d+)\)", axis):
+            equal = [name for name, value in chosen.items() if name in self.reading.tiles and str(value) == number]
+            if len(equal) == 1 and equal[0] not in parse_names(axis):
+                axis = axis.replace(f", {number})", f", {equal[0]})")
+        return axis
 
     def _told_by_indices(self, array: str) -> bool:
         """Whether the shape of an array is known without the launch, or needed by nobody."""
@@ -276,9 +323,15 @@ class _Reader:
         return int(self.given.get(name, 64 if small else 1024))
 
     def _constants(
-        self, tuned: list[str], strides: list[str], sizes: Mapping[str, int], scope: dict[str, str]
+        self,
+        tuned: list[str],
+        strides: list[str],
+        sizes: Mapping[str, int],
+        passed: Sequence[Mapping[str, Any]],
+        scope: dict[str, str],
     ) -> tuple[dict[str, list[Any]], dict[str, Any]]:
-        """The values to tune around of constexprs that no list names, and the constants that stay."""
+        """The values to tune around of constexprs that no list names, and the constants that stay. passed: by the
+        launch, for `sizes` and larger ones."""
         values, fixed = dict[str, list[Any]](), dict[str, Any]()
         for name in self.names:
             if name in (*tuned, *self.heuristics, *self.facts.sizes, *strides, *TRITON_OPTIONS):
@@ -295,16 +348,17 @@ class _Reader:
                 continue
             by_size = value is _UNKNOWN
             tile = name in self.reading.tiles
-            if by_size and (value := self.launch.at(sizes).get(name)) is None:
+            if by_size and (value := passed[0].get(name)) is None:
                 usual = {"eps": 1e-05, "type": Symbol("tl.float16")}
                 value = 64 if tile else next((one for part, one in usual.items() if part in name.lower()), 1)
                 if self.launch.open and name not in self.launch.nodes and not tile:
                     values[name] = [1, 16]
                     continue
                 if not tile and name in self.reading.used:
-                    self.facts.ask("source", f"{name} in FIXED (of baseline.py and kernel.py) is guessed")
+                    self.guessed.append(name)
             if tile and is_power(value) and name not in self.given:
-                values[name] = [value, *((max(value // 8, 1), value * 2) if by_size else ())]
+                larger = [one[name] for one in passed if name in one] or [value * 2]
+                values[name] = [value, *((max(value // 8, 1), *larger) if by_size else ())]
             else:
                 fixed[name] = value
         return values, fixed
@@ -314,17 +368,73 @@ class _Reader:
         parts = [part for test in tests for part in (test.values if isinstance(test, ast.BoolOp) else [test])]
         return any(ast.unparse(part) in (name, f"not {name}") for part in parts)
 
+    def _shapes(
+        self,
+        source: str,
+        grid: Sequence[str],
+        chosen: Mapping[str, Any],
+        fixed: Mapping[str, Any],
+        strides: Sequence[str],
+    ) -> Shapes:
+        """The kernel's runs on the host, with `fixed` in its source and blocks of their own; none without a grid."""
+        facts, tiles = self.facts, self.reading.tiles
+        ordered = [*self.launch.sizes, *(one for one in facts.sizes if one not in self.launch.sizes)]
+        tiled = {name for axis in grid for name in re.findall(r"ceil_div\((\w+)", axis)}
+        written = any(re.search(r"ceil_div\([^()]*, \d+\)", axis) for axis in grid)
+        covering = dict.fromkeys(self._covering(chosen), COVERING)
+        chosen = {**chosen, **covering}
+        tuned = [] if written else [one for one, value in chosen.items() if one in tiles and is_power(value)]
+        blocks = [one for one in tuned if one not in covering]
+        nodes = [*self._nodes(), *(node for text in facts.values.values() for node in ast.walk(ast.parse(text)))]
+        divided = [one for one in nodes if isinstance(one, ast.BinOp) and isinstance(one.op, ast.FloorDiv | ast.Mod)]
+        quotients = {(ast.unparse(one.left), ast.unparse(one.right)) for one in divided}
+        counts = {name for axis in grid for name in parse_names(axis)} | {of for _, of in quotients}
+        shapes = Shapes(ordered, counts - tiled, {*tiles}, blocks, quotients)
+        if facts.unknown == "the grid":
+            return shapes
+        arrays = {one: self._dtype(one) or self._float for one in self.dims if one not in self.absent}
+        shapes.places = {one: at[1] if (at := self.launch.stride(one)) else n for n, one in enumerate(strides)}
+        # A constant has 32 bits at most.
+        shapes.places |= dict.fromkeys((one for one in strides if one in self.source.constexprs), STRIDES - 1)
+        numbers = {
+            one: one if one in facts.sizes or one in blocks else chosen.get(one, self.constants.get(one, 1))
+            for one in self.names
+            if one not in {*arrays, *fixed, *self.heuristics, *shapes.places}
+        }
+        numbers |= {one: text for one, text in facts.values.items() if one in numbers}
+        shapes.run(source, self.source.name, grid, arrays, numbers, {**fixed, **chosen})
+        if shapes.why:
+            why = f"the shapes are read off the source, as the kernel does not run on the host ({shapes.why})"
+            facts.ask("source", why)
+        return shapes
+
+    def _dtype(self, array: str) -> str | None:
+        told = self.launch.dtype(array)
+        return told if told and told in DTYPES else "int32" if array in self.reading.indices else None
+
+    @property
+    def _float(self) -> str:
+        """The type that arrays are drafted with."""
+        return "float16" if self.reading.products else "float32"
+
     def _arrays(
-        self, strides: list[str], grid: Sequence[str], sizes: set[str], told: Mapping[str, tuple[str, ...] | None]
+        self,
+        strides: list[str],
+        grid: Sequence[str],
+        host: Mapping[str, tuple[str, ...]],
+        shapes: Shapes,
+        fixed: Mapping[str, Any],
     ) -> None:
-        """Roles and shapes of arrays, and the values of strides. told: shapes by the launch, for arrays whose indices
+        """Roles and shapes of arrays, and the values of strides. host: shapes by the launch, for arrays whose indices
         do not tell theirs."""
-        facts = self.facts
+        facts, sizes = self.facts, {*self.facts.sizes}
         for array, dims in self.dims.items():
             if array in self.absent:
                 continue
             facts.roles[array] = self.reading.role(array)  # type: ignore[assignment]
-            axes = {one: at[1] for one in strides if (at := self.launch.stride(one)) and at[0] == array and at[1] >= 0}
+            told_strides = {one: at for one in strides if (at := self.launch.stride(one)) and one in self.reading.used}
+            axes: Mapping[str, int]
+            axes = {one: at[1] for one, at in told_strides.items() if at[0] == array and at[1] >= 0}
             order = sorted(dims, key=lambda one: (one == "1", axes.get(one, 0), -one.count("*")))
             shape = list[str]()
             for one in order:
@@ -337,18 +447,25 @@ class _Reader:
                 shape.append(extent)
             if shape and "?" not in shape:
                 facts.shapes[array] = tuple(shape)
-                for place, one in enumerate(order):
-                    if one in strides:
-                        facts.values.setdefault(one, product(shape[place + 1 :]) or "1")
-            elif shaped := told.get(array):
+            elif shaped := host.get(array):
                 facts.shapes[array] = shaped
-            else:
+            if shapes.reached(array):
+                shape, axes = shapes.of(array, facts.shapes.pop(array, None), axes, [*dims], fixed)
+                facts.shapes |= {array: tuple(shape)} if "?" not in shape else {}
+            for place, one in enumerate(order if len(order) == len(facts.shapes.get(array, ())) else ()):
+                if one in strides:
+                    facts.values.setdefault(one, product(facts.shapes[array][place + 1 :]) or "1")
+            for one, axis in axes.items():
+                inner = facts.shapes.get(array, shape)[axis + 1 :]
+                facts.values |= {one: product(inner) or "1"} if "?" not in inner else {}
+            if array not in facts.shapes:
                 seen = f", of which [{', '.join(shape)}] is seen" if shape and set(shape) != {"?"} else ""
                 facts.ask(array, f"the shape{seen}")
         for one in strides:
             if (at := self.launch.stride(one)) and at[0] in self.absent:
                 facts.values[one] = "0"
-            if at and (known := facts.shapes.get(at[0])) and -len(known) <= at[1] < len(known):
+            known = facts.shapes.get(at[0], ()) if at and one not in facts.values else ()
+            if at and -len(known) <= at[1] < len(known):
                 facts.values[one] = product(known[at[1] % len(known) + 1 :]) or "1"
 
     def _arguments(
@@ -360,9 +477,8 @@ class _Reader:
             if name in fixed or name in chosen or name in self.heuristics:
                 continue
             if name in self.reading.pointers:
-                told = self.launch.dtype(name)
-                dtype = told if told and told in DTYPES else "int32" if name in self.reading.indices else types
-                facts.types |= {types: "float16" if self.reading.products else "float32"} if dtype == types else {}
+                dtype = self._dtype(name) or types
+                facts.types |= {types: self._float} if dtype == types else {}
                 facts.parameters.append(Argument(name, Kind("pointer", 8, f"{dtype}*"), dtype, "", None))
                 continue
             value = self.constants.get(name)
@@ -379,9 +495,11 @@ class _Reader:
         facts.ask("types", f"the types of {types}; an array of another type has its own in its line of `arguments`")
         for name, text in self.launch.sizes.items():
             facts.ask("sizes", f"{name} is {text} of the launch")
-            facts.values[name] = str(self._first(name))
+            facts.values |= {name: str(sizes.get(name, self._first(name)))} if name not in self.names else {}
 
     def _doubts(self) -> None:
+        if self.guessed:
+            self.facts.ask("source", f"FIXED (of baseline.py and kernel.py) has guesses: {', '.join(self.guessed)}")
         for one in dict.fromkeys((*self.slice.doubts, *self.source.module.doubts)):
             self.facts.ask("source", one)
         if self.absent:

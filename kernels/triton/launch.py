@@ -284,11 +284,17 @@ def _call_of(kernel: Kernel) -> tuple[ast.Call, ast.expr | None, ast.FunctionDef
     functions = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef)]
     hosts: list[ast.FunctionDef | ast.Module] = [*reversed(functions), tree]
     for host in hosts:
+        # `launched = one_kernel if flag else another` is the kernel too.
+        names = {kernel.name}
         for node in ast.walk(host):
             match node:
-                case ast.Call(func=ast.Subscript(value=ast.Name(id=called), slice=grid)) if called == kernel.name:
+                case ast.Assign([ast.Name(name)], ast.Name() | ast.IfExp() as value) if kernel.name in names_in(value):
+                    names.add(name)
+        for node in ast.walk(host):
+            match node:
+                case ast.Call(func=ast.Subscript(value=ast.Name(id=called), slice=grid)) if called in names:
                     return node, grid, host
-                case ast.Call(func=ast.Attribute(value=ast.Name(id=called), attr="warmup")) if called == kernel.name:
+                case ast.Call(func=ast.Attribute(value=ast.Name(id=called), attr="warmup")) if called in names:
                     # Its own grid tells nothing.
                     return node, None, host
     return ast.Call(ast.Name(kernel.name), [], []), None, ast.Module([], [])

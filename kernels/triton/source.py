@@ -187,6 +187,16 @@ class Module:
                     return self._loaded.get(path) or Module(path, None, self._loaded)
         return None
 
+    def imported_module(self, name: str) -> Module | None:
+        """The module of the project that `name` means, by an import."""
+        for statement in self.statements(name):
+            for one in statement.names if isinstance(statement, ast.Import | ast.ImportFrom) else ():
+                if name == (one.asname or one.name):
+                    package = f"{statement.module or ''}." if isinstance(statement, ast.ImportFrom) else ""
+                    level = statement.level if isinstance(statement, ast.ImportFrom) else 0
+                    return self.module(f"{package}{one.name}".lstrip("."), level)
+        return None
+
     def _imported(self, name: str, scope: Any = None, local: Any = None, asked: Any = (), level: int = 0) -> Any:
         """What `import` gives to code of this module that is evaluated."""
         root = name.partition(".")[0]
@@ -313,7 +323,14 @@ class Kernel:
             decorators.append(ast.Call(one.func, [table], []) if isinstance(one, ast.Call) and table else one)
         if (found := heuristics_in(decorators)) is None:
             raise SourceError(f"{self.module.path}: write the heuristics of {self.name} as a table, {{'NAME': ...}}.")
-        return {name: ast.unparse(value) for name, value in found.items()}
+        return {name: ast.unparse(self._as_lambda(value)) for name, value in found.items()}
+
+    def _as_lambda(self, value: ast.expr) -> ast.expr:
+        bound = self.module.statements(value.id) if isinstance(value, ast.Name) else []
+        match bound:
+            case [ast.FunctionDef(args=given, body=[ast.Return(ast.expr() as result)])]:
+                return ast.Lambda(given, result)
+        return value
 
     @property
     def configs(self) -> Any:
@@ -440,7 +457,14 @@ class Slice:
         lines = [f"    {name!r}: {value}," for name, value in heuristics.items()]
         marks = ["@triton.heuristics({", *lines, "})"] if heuristics else []
         text = "\n".join([*marks, f"@{jit}", module.lines(node)])
-        for name in _free_names(text):
+        moved = set[str]()
+        for one in (each for part in node.body for each in ast.walk(part) if isinstance(each, ast.Attribute)):
+            # A name of a module of the project becomes a name of the source.
+            if isinstance(one.value, ast.Name) and (other := module.imported_module(one.value.id)):
+                self.collect(other, one.attr)
+                moved.add(one.attr)
+                text = re.sub(rf"\b{one.value.id}\.{one.attr}\b", one.attr, text)
+        for name in (one for one in _free_names(text) if one not in moved):
             self.collect(module, name)
         self.texts.append(text)
 

@@ -58,7 +58,7 @@ class Autotuned:
 
     def __call__(self, **given: Any) -> None:
         def grid(meta: Any) -> tuple[int, ...]:
-            return tuple(parse(text).integer({**self._sizes, **meta}) for text in self._launch.grid)
+            return tuple(parse(text).integer({**meta, **self._sizes}) for text in self._launch.grid)
 
         from triton import knobs
 

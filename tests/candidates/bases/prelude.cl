@@ -27,6 +27,7 @@
 #define INF INFINITY
 #define WIDE long
 #define ADDRESS(pointer) ((ulong)(pointer))
+#define POPCOUNT popcount
 #define ATOMIC_ADD(pointer, value) atomic_add(pointer, value)
 #ifndef T_IS_FLOAT16
 #define T_IS_FLOAT16 0

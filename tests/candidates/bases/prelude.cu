@@ -24,6 +24,7 @@
 #define INF __int_as_float(0x7f800000)
 #define WIDE long long
 #define ADDRESS(pointer) ((unsigned long long)(pointer))
+#define POPCOUNT __popc
 #define ATOMIC_ADD(pointer, value) atomicAdd(pointer, value)
 typedef unsigned int uint;
 typedef unsigned short ushort;

@@ -21,7 +21,7 @@ from tunesmith.kernels.launch.contents import Contents
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.task import Argument, Task
 from tunesmith.kernels.spec.taskfile import load_task
-from tunesmith.kernels.spec.template import Constraint, Template
+from tunesmith.kernels.spec.template import Constraint, Parameter, Template
 from tunesmith.kernels.triton.draft import TritonKernel, draft_triton, read_triton
 from tunesmith.kernels.triton.launch import Launch
 from tunesmith.kernels.triton.source import Module, find_kernel
@@ -480,3 +480,73 @@ def test_shapes_that_the_host_does_not_tell_are_unknown(tmp_path: Path, change: 
     )
     assert told.shape("x_ptr") == ("batch", "seqlen", "heads", "width") == told.shape("out_ptr")
     assert untold.shape("x_ptr") is None
+
+
+HEADED = """
+@triton.jit
+def kernel(q, k, out, stride_qz, stride_qh, stride_qn, stride_kz, stride_kh, stride_kn, H, N, BLOCK: tl.constexpr):
+    offset = tl.program_id(1) // H * stride_qz + tl.program_id(1) % H * stride_qh  # of both arrays
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)  # without a bound
+    products = tl.load(q + offset + at * stride_qn) * tl.load(k + offset + at * stride_kn)
+    tl.store(out + tl.program_id(1) * N + at, products)
+
+
+def launch(q, k, out):
+    kernel[triton.cdiv(q.shape[2], 64), q.shape[0] * q.shape[1]](
+        q, k, out, q.stride(0), q.stride(1), q.stride(2), k.stride(0), k.stride(1), k.stride(2),
+        q.shape[1], q.shape[2], BLOCK=64,
+    )
+"""
+SUMS = """
+@triton.jit
+def kernel(x, rows, table, sums, n, width, stride, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    row = tl.load(rows + at, mask=at < n, other=0)
+    value = tl.load(x + at, mask=at < n, other=0.0) * tl.load(table + row * stride + width - 1)
+    tl.store(sums + tl.program_id(0), tl.sum(value, 0))
+
+
+def launch(x, rows, table, sums):
+    kernel[(triton.cdiv(len(x), 256),)](x, rows, table, sums, len(x), table.shape[1], table.stride(0), BLOCK=256)
+"""
+
+
+def test_shapes_are_what_launches_on_the_host_reach(tmp_path: Path) -> None:
+    pytest.importorskip("triton", reason="Triton is not installed: pip install 'tunesmith[triton]'")
+    files = draft_triton(written(tmp_path, HEADED), "kernel")[1]
+    for line in (
+        '{ name = "k", role = "in", dtype = "T", shape = ["q_0", "H", "N"] },',
+        '{ name = "out", role = "out", dtype = "T", shape = ["q_0 * H", "N"] },',
+        '{ name = "stride_kz", role = "scalar", dtype = "int32", value = "H * N" },',
+        'requires = ["N % 64 == 0"]',
+    ):
+        assert line in files["task.toml"], files["task.toml"]
+    assert 'expression = "N % BLOCK == 0"' in files["template.toml"]
+
+
+def test_a_block_that_an_array_is_made_for_is_not_tuned_and_an_index_that_is_read_is_no_size(tmp_path: Path) -> None:
+    pytest.importorskip("triton", reason="Triton is not installed: pip install 'tunesmith[triton]'")
+    files = draft_triton(written(tmp_path, SUMS), "kernel")[1]
+    assert '{ name = "sums", role = "out", dtype = "T", shape = ["ceil_div(n, 256)"] },' in files["task.toml"]
+    assert "'BLOCK': 256" in files["kernel.py"]
+    assert "BLOCK" not in files["template.toml"]
+    table = next(line for line in files["task.toml"].splitlines() if '"table"' in line)
+    assert "FILL: the shape, of which [?, width] is seen" in table
+
+
+def test_a_kernel_that_does_not_run_on_the_host_is_said_to(tmp_path: Path) -> None:
+    pytest.importorskip("triton", reason="Triton is not installed: pip install 'tunesmith[triton]'")
+    text = ADD.replace("    tl.store(", "    raise_here()\n    tl.store(", 1)
+    assert (
+        "the kernel does not run on the host (NameError" in draft_triton(written(tmp_path, text), "add")[1]["task.toml"]
+    )
+
+
+def test_a_parameter_of_the_launch_alone_is_not_passed_to_the_kernel(tmp_path: Path) -> None:
+    task = drafted(tmp_path, ADD)
+    plain, workload = template(task), task.workloads[0]
+    rounds = Parameter(name="ROUNDS", values=(1, 2), launch_only=True)
+    changed = plain.model_copy(update={"parameters": (*plain.parameters, rounds)})
+    types = dict(code_key(task, plain, workload))
+    texts = [specialise(one, one.default_config, types).source for one in (plain, changed)]
+    assert texts[0] == texts[1]
