@@ -234,8 +234,6 @@ class _Reader:
         passed = [launch.at({name: times * of for name, of in defaults.items()}) for times in LARGER]
         values, fixed = self._constants(tuned, strides, defaults, passed, scope)
         grid, why = launch.dimensions() if self.grid is None else (self.grid, "")
-        untold = [array for array in self.dims if not self._told_by_indices(array)]
-        host = {array: shape for array in untold if (shape := launch.shape(array))}
         lists = _values_of(self.configs, tuned) | values
         facts.sizes += launch.sizes
         sliced = Slice()
@@ -245,8 +243,6 @@ class _Reader:
         sizes = {*facts.sizes}
         known_values = {name: _replaced(value, text) for name, value in facts.values.items()}
         facts.values = {name: value for name, value in known_values.items() if parse_names(value) <= sizes}
-        host = {array: tuple(_replaced(one, text) for one in shape) for array, shape in host.items()}
-        host = {array: shape for array, shape in host.items() if all(parse_names(one) <= sizes for one in shape)}
         named = {*sizes, *lists, *TRITON_OPTIONS}
         if unknowns := sorted({name for one in grid for name in parse_names(one)} - named):
             why = f"{', '.join(unknowns)} is not known"
@@ -279,7 +275,7 @@ class _Reader:
         facts.requires += [_replaced(one.expression, {name: str(v) for name, v in chosen.items()}) for one in demands]
         facts.grid = tuple(_replaced(one, {name: str(value) for name, value in chosen.items()}) for one in grid)
         facts.block = (str(32 * int(first.get("num_warps", 4))),)
-        self._arrays(strides, grid, host, shapes, fixed)
+        self._arrays(strides, grid, shapes, fixed)
         self._arguments(fixed, chosen, strides, defaults)
         self._doubts()
         read = ReadKernel(self.source.name, "triton", Part(sliced.text(first), (), ()), facts)
@@ -301,12 +297,6 @@ class _Reader:
             if len(equal) == 1 and equal[0] not in parse_names(axis):
                 axis = axis.replace(f", {number})", f", {equal[0]})")
         return axis
-
-    def _told_by_indices(self, array: str) -> bool:
-        """Whether the shape of an array is known without the launch, or needed by nobody."""
-        extents = [one or "?" for one in self.dims[array].values()]
-        known = (one.startswith("@") or parse_names(one) <= {*self.facts.sizes} for one in extents)
-        return array in self.absent or (bool(extents) and all(known))
 
     def _nodes(self) -> list[ast.AST]:
         return [node for one in self.slice.functions.values() for node in ast.walk(one)]
@@ -376,7 +366,7 @@ class _Reader:
         fixed: Mapping[str, Any],
         strides: Sequence[str],
     ) -> Shapes:
-        """The kernel's runs on the host, with `fixed` in its source and blocks of their own; none without a grid."""
+        """The kernel's runs on the host, with `fixed` in its source and blocks of their own."""
         facts, tiles = self.facts, self.reading.tiles
         ordered = [*self.launch.sizes, *(one for one in facts.sizes if one not in self.launch.sizes)]
         tiled = {name for axis in grid for name in re.findall(r"ceil_div\((\w+)", axis)}
@@ -391,9 +381,12 @@ class _Reader:
         counts = {name for axis in grid for name in parse_names(axis)} | {of for _, of in quotients}
         shapes = Shapes(ordered, counts - tiled, {*tiles}, blocks, quotients)
         if facts.unknown == "the grid":
-            return shapes
+            # Programs that share their work read all of it, in whatever grid.
+            grid, shapes.partly = ("2",), True
         arrays = {one: self._dtype(one) or self._float for one in self.dims if one not in self.absent}
-        shapes.places = {one: at[1] if (at := self.launch.stride(one)) else n for n, one in enumerate(strides)}
+        shapes.places = {one: n for dims in self.dims.values() for n, one in enumerate(dims) if one in strides}
+        shapes.places |= {one: at[1] for one in strides if (at := self.launch.stride(one))}
+        shapes.places = {one: shapes.places.get(one, n) % STRIDES for n, one in enumerate(strides)}
         # A constant has 32 bits at most.
         shapes.places |= dict.fromkeys((one for one in strides if one in self.source.constexprs), STRIDES - 1)
         numbers = {
@@ -417,16 +410,8 @@ class _Reader:
         """The type that arrays are drafted with."""
         return "float16" if self.reading.products else "float32"
 
-    def _arrays(
-        self,
-        strides: list[str],
-        grid: Sequence[str],
-        host: Mapping[str, tuple[str, ...]],
-        shapes: Shapes,
-        fixed: Mapping[str, Any],
-    ) -> None:
-        """Roles and shapes of arrays, and the values of strides. host: shapes by the launch, for arrays whose indices
-        do not tell theirs."""
+    def _arrays(self, strides: list[str], grid: Sequence[str], shapes: Shapes, fixed: Mapping[str, Any]) -> None:
+        """Roles and shapes of arrays, and the values of strides."""
         facts, sizes = self.facts, {*self.facts.sizes}
         for array, dims in self.dims.items():
             if array in self.absent:
@@ -447,8 +432,6 @@ class _Reader:
                 shape.append(extent)
             if shape and "?" not in shape:
                 facts.shapes[array] = tuple(shape)
-            elif shaped := host.get(array):
-                facts.shapes[array] = shaped
             if shapes.reached(array):
                 shape, axes = shapes.of(array, facts.shapes.pop(array, None), axes, [*dims], fixed)
                 facts.shapes |= {array: tuple(shape)} if "?" not in shape else {}

@@ -47,7 +47,7 @@ class Launch:
         scope = self._scope({name: Symbol(name) for name in self._passed})
         strides = {name: node.body if isinstance(node, ast.IfExp) else node for name, node in self.nodes.items()}
         self._strides = {name: self._value(node, scope, None) for name, node in strides.items()}
-        self._shapes, self._dtypes = _shapes(host.body), _dtypes(host.body)
+        self._dtypes = _dtypes(host.body)
 
     def _scope(self, known: Mapping[str, Any]) -> dict[str, Any]:
         """The host's variables; of several possible assignments the last counts. known: values by expression."""
@@ -132,22 +132,6 @@ class Launch:
         arrays = {str(value): name for name, value in self._strides.items()}
         return (arrays[found[1]], int(found[2])) if found and found[1] in arrays else None
 
-    def shape(self, argument: str) -> tuple[str, ...] | None:
-        """The shape of the array that the call passes, in terms of sizes, of which it may make new ones; None where the
-        host does not tell it."""
-        found, seen = str(self._strides.get(argument)), set[str]()
-        told: Any = self._variables.get(found, found)
-        while isinstance(told, str) and told not in seen:
-            seen.add(told)
-            told = self._shapes.get(told)
-        if not isinstance(told, list):
-            return None
-        scope = self._scope({name: Symbol(name) for name in self.names if name.isidentifier()})
-        try:
-            return tuple(map(ast.unparse, self._in_sizes([self._module.evaluate(one, scope) for one in told])))
-        except Unknown:
-            return None
-
     def dtype(self, argument: str) -> str | None:
         """The type, as PyTorch names it, with which the host makes the array that the call passes, where it says so."""
         found = str(self._strides.get(argument))
@@ -208,49 +192,6 @@ def _unpacked(arguments: Sequence[ast.expr]) -> list[ast.expr]:
         if isinstance(one, ast.Starred) and not isinstance(inner, ast.Tuple):
             break  # of any length
         found += inner.elts if isinstance(one, ast.Starred) and isinstance(inner, ast.Tuple) else [one]
-    return found
-
-
-def _shapes(body: Sequence[ast.stmt]) -> dict[str, list[ast.expr] | str | None]:
-    """The host's arrays with their dimensions, or another of the same shape, by unpacked shapes, assertions and how it
-    makes them; None where two places differ."""
-    found = dict[str, list[ast.expr] | str | None]()
-    for one in (node for statement in body for node in ast.walk(statement)):
-        told: list[ast.expr] | str | None = None
-        match one:
-            case ast.Assign([ast.Tuple(elts)], ast.Attribute(ast.Name(name), "shape") as shape):
-                if not any(isinstance(each, ast.Starred) for each in elts):
-                    told = [ast.Subscript(shape, ast.Constant(at), ast.Load()) for at in range(len(elts))]
-            case ast.Assert(ast.Compare(ast.Attribute(ast.Name(name), "shape"), [ast.Eq()], [ast.Tuple(elts)])):
-                told = elts
-            case ast.Assert(
-                ast.Compare(
-                    ast.Attribute(ast.Name(name), "shape"), [ast.Eq()], [ast.Attribute(ast.Name(other), "shape")]
-                )
-            ):
-                told = other
-            case ast.Assign([ast.Name(name)], ast.Call(ast.Attribute(_, "contiguous"), [])):
-                continue
-            case ast.Assign([ast.Name(name)], ast.Call(ast.Attribute(_, made), [ast.Name(other), *_])) if (
-                _LIKE.fullmatch(made)
-            ):
-                found[name] = other
-                continue
-            case ast.Assign([ast.Name(name)], ast.Call(ast.Attribute(_, made), [first, *more])) if _MADE.fullmatch(
-                made
-            ):
-                found[name] = first.elts if isinstance(first, ast.Tuple | ast.List) else [first, *more]
-                continue
-            case ast.Assign([ast.Name(name)]):
-                found.pop(name, None)
-                continue
-        if told is not None:
-            before = found.get(name, told)
-            same = isinstance(before, str) or isinstance(told, str) or (before is not None and len(before) == len(told))
-            # An assertion says that it has the dimensions of other arrays.
-            found[name] = (
-                (before if isinstance(one, ast.Assign) and isinstance(before, list) else told) if same else None
-            )
     return found
 
 

@@ -21,8 +21,8 @@ from tunesmith.kernels.triton.trace import LEAST_BLOCK, LOADED, SETS, Extents, s
 class Shapes:
     """The runs of a kernel. sizes: in the order of dimensions, few and powers among them as of `sets_of`; blocks: its
     parameters that are sizes of blocks; quotients: what is divided in it, by what. places: by stride, its place in an
-    address; why: why the kernel cannot be run, else empty; whole: sizes that a block has to divide, with the block;
-    shrinking: by block, the arrays that have fewer elements if it is doubled."""
+    address; partly: whether the grid is a guess; why: why the kernel cannot be run, else empty; whole: sizes that a
+    block has to divide, with the block; shrinking: by block, the arrays that have fewer elements if it is doubled."""
 
     def __init__(
         self,
@@ -36,6 +36,7 @@ class Shapes:
         self.sets = sets_of(sizes, few, powers, multiples)
         self.blocks, self.places, self.why = list(blocks), dict[str, int](), ""
         self.whole, self.shrinking = dict[tuple[str, str], None](), dict[str, set[str]]()
+        self.partly = False
         self._runs, self._unsized = list[Extents](), set[str]()
 
     def run(
@@ -109,7 +110,7 @@ class Shapes:
         for block in (name for name, arrays in self.shrinking.items() if array in arrays):
             value = str(fixed[block]) if block in fixed else "?"
             shape = [re.sub(rf"\b{LEAST_BLOCK}\b", value, one) for one in shape]
-        if array in self._unsized:
+        if array in self._unsized or self.partly:
             shape = ["?" if one.isdigit() else one for one in shape]
         return ["?" if "?" in one else one for one in shape], {one: used.index(self.places[one]) for one in axes}
 
