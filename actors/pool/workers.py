@@ -33,7 +33,7 @@ from tunesmith.actors.judging.judge import CandidateVerdict, JudgeOptions, Quest
 from tunesmith.actors.judging.steps import require_prepared
 from tunesmith.actors.process import Isolated, pack, preload
 from tunesmith.actors.ray_cluster import cpu_share, total
-from tunesmith.actors.workers import CompilerReady, CompileWorker, Deadlines, DeviceWorker, LaneReady
+from tunesmith.actors.workers import CompileWorker, Deadlines, DeviceWorker, LaneReady
 from tunesmith.hw.device_lock import REPORT_AFTER_SECONDS, REPORT_EVERY_SECONDS, DeviceLock, Holder, this_process
 from tunesmith.hw.errors import OutOfTime, TunesmithError
 from tunesmith.hw.limits import DeviceLimits
@@ -354,7 +354,7 @@ class WorkerSet:
         handle = partial(ActorHandle, deadlines=self.deadlines)
         self.lanes = [handle("run", self._make_lane, f"Lane {at}", seed=seed) for at in range(lanes)]
         self.compilers = [handle("compile", self._make_compiler, f"Compile worker {at}") for at in range(compilers)]
-        self._compiler_ready: CompilerReady | None = None
+        self._compiler_ready: tuple[str, Artifact | None] | None = None
         """The answer of the first compile worker that was ready, whose health kernel lanes need to start."""
         self._noted: set[str] = set()
         self._started = self._device_seen = self._next_report = 0.0
@@ -402,14 +402,13 @@ class WorkerSet:
             # Lanes with other contents are for comparisons, which prepare their few workloads themselves.
             workloads = self._workloads if worker.seed == self.seed else ()
             seconds = self.deadlines.prepare * (1 + len(workloads))
-            health = self._compiler_ready.health
-            worker.begin(None, seconds, "start", health, workloads, worker.seed, seconds)
+            worker.begin(None, seconds, "start", self._compiler_ready[1], workloads, worker.seed, seconds)
 
-    def on_started(self, worker: ActorHandle, answer: CompilerReady | LaneReady | Crashed | TimedOut) -> None:
+    def on_started(self, worker: ActorHandle, answer: Any) -> None:
         """`worker` has answered whether it is ready. Raises `TunesmithError` where no other can work."""
         match answer:
-            case CompilerReady():
-                worker.version, worker.ready = answer.version, True
+            case (str(version), _):
+                worker.version, worker.ready = version, True
                 self._compiler_ready = self._compiler_ready or answer
             case LaneReady():
                 worker.name = f"{answer.name} ({answer.uuid}) on {answer.machine}"

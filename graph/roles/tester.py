@@ -16,11 +16,11 @@ from tunesmith.actors.judging.judge import CandidateVerdict
 from tunesmith.graph.context import Context, baseline_quantities, baseline_request
 from tunesmith.graph.journal import events
 from tunesmith.graph.journal.log import (
+    REPAIR,
     RunLog,
     VerifiedKernel,
     objective,
     quantities_of,
-    repair_stage,
     stage_of,
     weighted_geomean,
 )
@@ -192,7 +192,7 @@ class _Test:
         if requests:
             about = f"measuring {len(requests)} configurations in place of rejected ones"
             context.listener(Progress("test", about))
-        for made in measured(context, requests, repair_stage(self.stage)):
+        for made in measured(context, requests, self.stage + REPAIR):
             found[made.template, config_key(made.config)] = made
         out = disqualified(context)
         return [one for one in wanted if found[one.key].failure is None] or [

@@ -96,19 +96,17 @@ def exhaust(
             )
         done = {event.number: event.evaluation for event in log.events(Evaluated)}
         order = np.random.default_rng(seed).permutation(total).tolist()
-        waiting = iter([point for point in order if point not in done])
+        points = (point for point in order if point not in done)
+        requests = (EvaluationRequest(point, template, space.config(point), (chosen.name,)) for point in points)
         if len(done) < total:
             with make_pool() as pool:
-                while len(done) < total:
-                    while pool.in_flight < pool.target_in_flight and (point := next(waiting, None)) is not None:
-                        pool.submit(EvaluationRequest(point, template, space.config(point), (chosen.name,)))
-                    for request, evaluation in pool.collect():
-                        journal.append(Evaluated(number=request.number, evaluation=evaluation))
-                        done[request.number] = evaluation
-                        listener(Progress("exhaust", done=len(done), budget=total))
+                for request, evaluation in pool.evaluate(requests):
+                    journal.append(Evaluated(number=request.number, evaluation=evaluation))
+                    done[request.number] = evaluation
+                    listener(Progress("exhaust", done=len(done), budget=total))
         records = [_record(done[point]) for point in sorted(done)]
         size = tuple(chosen.sizes.values())
-        points = write_cache(
+        count = write_cache(
             out, template.parameters, records, device=device.name, kernel=loaded.name, problem_size=size
         )
         journal.close()
@@ -116,7 +114,7 @@ def exhaust(
         with suppress(OSError):
             # Files of others may lie there.
             folder.rmdir()
-    return out, points, sum(record.failure is not None for record in records)
+    return out, count, sum(record.failure is not None for record in records)
 
 
 def _fix(template: Template, fixed: Mapping[str, Scalar]) -> Template:

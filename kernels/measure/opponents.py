@@ -63,17 +63,9 @@ class Prepared:
     choice: Config | None
 
 
-@dataclass(frozen=True, slots=True)
-class KernelRival:
-    """An opponent that is a kernel, compiled, or why it is not."""
-
-    name: str
-    label: str
-    made: Candidate | Outcome
-
-
-Rival = KernelRival | AnyOpponent
-"""An opponent of a comparison: a compiled kernel, or a function to call, such as a kernel under `triton.autotune`."""
+Rival = tuple[AnyOpponent, Candidate | Outcome | None]
+"""An opponent of a comparison, with its kernel, compiled, or why it is not; None where it is called, as a function is,
+and a kernel under `triton.autotune`."""
 
 
 def forget_compiled() -> None:
@@ -151,7 +143,7 @@ class _Calls:
 
     def launch(self, index: int) -> HostCall:
         """The call on set `index`, as something that a device runs."""
-        return HostCall(partial(self._run, self._given(index)))
+        return partial(self._run, self._given(index))
 
     def once(self, index: int) -> Any:
         """The result of a call."""

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunesmith.hw.probe import probe_cuda
-from tunesmith.hw.roofline import MAX_ROOFLINE_SHARE, Timed
+from tunesmith.hw.roofline import MAX_ROOFLINE_SHARE
 from tunesmith.hw.telemetry import NoTelemetry, Telemetry, harmful
 from tunesmith.kernels.backends import BoundLaunch, open_compiler, open_device
 from tunesmith.kernels.backends.opencl import OpenclCompiler, OpenclDevice
@@ -316,7 +316,7 @@ def test_every_probe_gives_a_roof_that_no_kernel_beats(opened, roofs):
     taken = seconds(opened, "scale", SCALE, count, COUNT // 256, 256, 4 * COUNT, 4 * COUNT, np.float32(0.5))[3]
     assert roofs.bound(8 * COUNT, COUNT, "float32") == "memory"
     assert roofs.floor_seconds(8 * COUNT, COUNT, "float32") <= 1.05 * taken
-    kept, reasons = roofs.without_beaten([Timed("scale", taken, 8 * COUNT, COUNT, "float32")])
+    kept, reasons = roofs.without_beaten({"scale": (taken, (8 * COUNT, COUNT, "float32"))})
     assert kept == roofs and not reasons
     # Sixteen chains of scalars, as a plain kernel has them, do not beat the peak.
     steps = "".join(f"x{c} = x{c} * a + b;" for c in range(8))
