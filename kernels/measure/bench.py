@@ -443,13 +443,8 @@ PAUSE_SECONDS = 0.001
 """Between two readings of the counter, so that the thread that launches gets its turn."""
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
-    """The counter came to `joules` at `at`, give or take `slack` seconds."""
-
-    at: float
-    joules: float
-    slack: float
+Move = tuple[float, float, float]
+"""When the counter moved, the joules that it came to then, and by how many seconds that time may be off."""
 
 
 def measure_energy(
@@ -475,7 +470,7 @@ def measure_energy(
             if joules is None:
                 return
             if joules != last:
-                moves.append(Move((before + now) / 2, joules, (now - before) / 2))
+                moves.append(((before + now) / 2, joules, (now - before) / 2))
             before, last = now, joules
 
     watcher = threading.Thread(target=watch, daemon=True)
@@ -487,8 +482,8 @@ def measure_energy(
             launches = progress[-1][1] + run()
             progress.append((clock(), launches))
             # A later move belongs to launches that were not counted yet.
-            known = [move for move in list(moves) if move.at <= progress[-1][0]]
-            if len(known) > 1 and known[-1].at - known[0].at >= seconds:
+            known = [move for move in list(moves) if move[0] <= progress[-1][0]]
+            if len(known) > 1 and known[-1][0] - known[0][0] >= seconds:
                 return energy_between(known, progress)
             if progress[-1][0] - started > seconds + PATIENCE_SECONDS:
                 break
@@ -501,11 +496,10 @@ def measure_energy(
 def energy_between(moves: Sequence[Move], progress: Sequence[tuple[float, int]]) -> Energy | None:
     """The energy of a launch from the first of several moves to the last. progress: how many launches had ended when,
     in order; in a batch they end one after another, evenly."""
-    first, last = moves[0], moves[-1]
+    (first, before, first_slack), (last, after, last_slack) = moves[0], moves[-1]
     times, counts = [at for at, _ in progress], [count for _, count in progress]
-    begun, ended = np.interp([first.at, last.at], times, counts)
-    launches, lasted = float(ended - begun), last.at - first.at
+    begun, ended = np.interp([first, last], times, counts)
+    launches, lasted = float(ended - begun), last - first
     if launches <= 0 or lasted <= 0:
         return None
-    joules, error = (last.joules - first.joules) / launches, (first.slack + last.slack) / lasted
-    return Energy(joules, lasted, math.floor(launches), error)
+    return Energy((after - before) / launches, lasted, math.floor(launches), (first_slack + last_slack) / lasted)
