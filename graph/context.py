@@ -100,10 +100,6 @@ class Context:
     def held_out(self) -> tuple[Workload, ...]:
         return self.task.workloads_for(self.device.limits.kind, held_out=True)
 
-    @property
-    def weights(self) -> dict[str, float]:
-        return {workload.name: workload.weight for workload in self.task.workloads}
-
     def roofline(self) -> Roofline:
         """The best roofs ever measured on the device; measured anew once in a run."""
         if (known := self.log.roofline) is not None:
@@ -130,7 +126,7 @@ class Context:
     def tree(self, before: int | None = None) -> Tree:
         """The tree of templates now, or before the journal's entry `before`."""
         log = self.log if before is None else RunLog(self.journal, before)
-        return read_tree(log, self.sources.templates, self.tuned_names, self.weights)
+        return read_tree(log, self.sources.templates, self.tuned_names, self.task.weights)
 
     def note(self, role: str, sentence: str, stage: str, failure: FailureKind | Literal[""] = "") -> None:
         """Journals and shows that something did not go as planned, once in a stage. failure: a model's, if any."""

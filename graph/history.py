@@ -30,7 +30,7 @@ from tunesmith.graph.journal.log import LIBRARY, RunLog, observation, quantities
 from tunesmith.graph.journal.store import Journal, JournalError
 from tunesmith.graph.settings import Settings, require_writable_file
 from tunesmith.graph.state import BASELINE, Bottleneck
-from tunesmith.hw.errors import TunesmithError, named_path
+from tunesmith.hw.errors import TunesmithError, named_path, refusals
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import DeviceInfo
 from tunesmith.hw.roofline import Roofline
@@ -140,10 +140,8 @@ class ResultsStore:
         require_writable_file(path, "wisdom export", begins=b'{\n "wisdom": ', force=force)
         entries = self.entries()
         text = _Exported(wisdom=FORMAT, entries=entries).model_dump_json(indent=1)
-        try:
+        with refusals(f"{path} cannot be written", "choose another file"):
             path.write_text(text + "\n", encoding="utf-8")
-        except OSError as error:
-            raise TunesmithError(f"{path} cannot be written ({error.strerror}); choose another file.") from error
         return len(entries)
 
     def read_file(self, path: Path) -> int:
@@ -289,7 +287,7 @@ def _prior_of_run(folder: Path) -> events.EarlierResults:
             raise JournalError(f"--prior: the run in {folder} has measured nothing yet; name another.")
         of, vetoed = log.objective, log.vetoed()
         names = {event.id: event.template.name for event in log.events(events.TemplateAdded)}
-        base, weights = quantities_of(baseline, of), log.weights
+        base, weights = quantities_of(baseline, of), log.started.task.weights
         found: dict[str, list[events.KnownResult]] = {}
         for evaluation in log.evaluations():
             whole = evaluation.failure is not None or set(base) <= set(evaluation.outcomes)

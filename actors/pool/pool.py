@@ -70,32 +70,15 @@ ROOF_WARN_DEVIATION = 0.01
 """Deviation of a lane's roofs from the other lanes' that is reported."""
 ROOF_EXCLUDE_DEVIATION = 0.05
 """Deviation for which the lane is excluded."""
-GAUGES = {
-    "tunesmith_lanes_busy": "Lanes at work.",
-    "tunesmith_compilers_busy": "Compile processes at work.",
-    "tunesmith_compile_queue": "Compilations that wait for a process.",
-    "tunesmith_in_flight": "Evaluations under way.",
+METRICS: dict[str, tuple[type[Counter] | type[Gauge], str]] = {
+    "evaluations": (Counter, "Configurations evaluated."),
+    "failures": (Counter, "Configurations that failed, by kind."),
+    "lanes_busy": (Gauge, "Lanes at work."),
+    "compilers_busy": (Gauge, "Compile processes at work."),
+    "compile_queue": (Gauge, "Compilations that wait for a process."),
+    "in_flight": (Gauge, "Evaluations under way."),
 }
-
-
-class Metrics:
-    """The metrics of the tuning of `task` for Prometheus and Grafana, as Ray exports them: counters and `GAUGES`."""
-
-    def __init__(self, task: str) -> None:
-        self._evaluations = Counter("tunesmith_evaluations", "Configurations evaluated.", ("task",))
-        self._failures = Counter("tunesmith_failures", "Configurations that failed, by kind.", ("task", "kind"))
-        self._gauges = [Gauge(name, text, ("task",)) for name, text in GAUGES.items()]
-        self._tags = {"task": task}
-
-    def report(self, ended: Sequence[Evaluation], workers: WorkerSet, queued: int, in_flight: int) -> None:
-        """Counts the evaluations that `ended`, and sets the gauges."""
-        for evaluation in ended:
-            self._evaluations.inc(1, self._tags)
-            if evaluation.failure is not None:
-                self._failures.inc(1, self._tags | {"kind": evaluation.failure.kind})
-        lanes, compilers = (sum(one.state == "busy" for one in group) for group in (workers.lanes, workers.compilers))
-        for gauge, value in zip(self._gauges, (lanes, compilers, queued, in_flight), strict=True):
-            gauge.set(value, self._tags)
+"""The metrics of a tuning for Prometheus and Grafana, as Ray exports them."""
 
 
 @dataclass(slots=True)
@@ -152,7 +135,11 @@ class Pool:
         shared: bool = False,
     ) -> None:
         self.workers, self.task, self.precision, self._cache = workers, workers.task, precision or Precision(), cache
-        self._metrics = Metrics(workers.task.name) if shared else None
+        kinds = METRICS if shared else {}
+        self._metrics: dict[str, Any] = {
+            name: kind(f"tunesmith_{name}", text, ("task", "kind") if name == "failures" else ("task",))
+            for name, (kind, text) in kinds.items()
+        }
         self._exclusive = workers.limits.kind == "cpu"
         """Compiling and timing share the processor, so they take turns."""
         self._lanes, compilers = len(workers.lanes), len(workers.compilers)
@@ -225,9 +212,21 @@ class Pool:
                 self.advance(*self.workers.lanes, until=until)
             waits = not self._done and self.in_flight > 0 and time.monotonic() < until
         ended, self._done = self._done, []
-        if self._metrics is not None:
-            self._metrics.report([one for _, one in ended], self.workers, len(self._compile_queue), self.in_flight)
+        if self._metrics:
+            self._report([evaluation for _, evaluation in ended])
         return ended
+
+    def _report(self, ended: Sequence[Evaluation]) -> None:
+        """Counts the evaluations that `ended`, and sets the gauges."""
+        tags, workers, metrics = {"task": self.task.name}, self.workers, self._metrics
+        for failure in (evaluation.failure for evaluation in ended):
+            metrics["evaluations"].inc(1, tags)
+            if failure is not None:
+                metrics["failures"].inc(1, tags | {"kind": failure.kind})
+        metrics["lanes_busy"].set(sum(one.state == "busy" for one in workers.lanes), tags)
+        metrics["compilers_busy"].set(sum(one.state == "busy" for one in workers.compilers), tags)
+        metrics["compile_queue"].set(len(self._compile_queue), tags)
+        metrics["in_flight"].set(self.in_flight, tags)
 
     def evaluate(self, requests: Iterable[EvaluationRequest]) -> Iterator[tuple[EvaluationRequest, Evaluation]]:
         """Evaluations of `requests`, as they end; for when there is nothing else in flight."""

@@ -179,10 +179,6 @@ class RunLog:
         return any(extension.rounds is not None for extension in later)
 
     @property
-    def weights(self) -> dict[str, float]:
-        return {workload.name: workload.weight for workload in self.started.task.workloads}
-
-    @property
     def baseline(self) -> Evaluation | None:
         """The evaluation of the baseline, once it is measured."""
         return next((event.evaluation for event in reversed(self.events(kinds.BaselineMeasured))), None)

@@ -20,7 +20,7 @@ from tunesmith.graph.progress import Listener, Progress, silent
 from tunesmith.graph.run import hold_run
 from tunesmith.graph.settings import make_settings, require_writable_file
 from tunesmith.graph.setup import choose_device, inventory_for, pools
-from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.errors import TunesmithError, refusals
 from tunesmith.kernels.build.artifact import EvaluationRequest
 from tunesmith.kernels.outcome import Evaluation, Measured
 from tunesmith.kernels.rewrite.template import with_rules
@@ -74,10 +74,8 @@ def exhaust(
         raise TunesmithError(f"The space of {template.name} has {total} points, too many to measure; use --fix.")
     check_reference(loaded, [chosen], seed=seed, deadline=settings.reference_deadline)
     identity = ExhaustStarted(template=template.id, workload=chosen.name, device=device.name, seed=seed)
-    try:
+    with refusals(f"--out: {out} cannot be written", "choose another place"):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise TunesmithError(f"--out: {out} cannot be written ({error.strerror}); choose another place.") from error
     with (
         Journal(folder, create=True) as journal,
         hold_run(folder),
