@@ -22,11 +22,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import ray
-from ray.exceptions import NodeDiedError, ObjectLostError, RayTaskError
+from ray.exceptions import RayTaskError
 from ray.util.metrics import Counter, Gauge
 
 from tunesmith.actors.judging.judge import CandidateVerdict, Question
-from tunesmith.actors.pool.workers import DEVICE_BUSY, GATE, LOST, PROCESS_GONE, ActorCall, ActorHandle, WorkerSet
+from tunesmith.actors.pool.workers import DEVICE_BUSY, GATE, GONE, LOST, PROCESS_GONE, ActorCall, ActorHandle, WorkerSet
 from tunesmith.actors.process import pack, unpack
 from tunesmith.hw.device_lock import REPORT_AFTER_SECONDS
 from tunesmith.hw.errors import TunesmithError
@@ -464,7 +464,7 @@ class Pool:
                 return  # the call behind it tells
             # The evaluation is not to blame for a lost node, nor for a result that was lost after it was there.
             alive = [None, *(one["NodeID"] for one in ray.nodes() if one["Alive"])]  # type: ignore[no-untyped-call]
-            blameless = worker.node not in alive or isinstance(error, ObjectLostError | NodeDiedError)
+            blameless = worker.node not in alive or isinstance(error, GONE)
             outcome = worker.crash(error)
             self._retry_all(worker.replace_actor())
             self._on_lost(worker, call, outcome, seconds, blameless=blameless)

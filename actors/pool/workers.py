@@ -19,14 +19,7 @@ from functools import partial
 from typing import Any, Literal
 
 import ray
-from ray.exceptions import (
-    GetTimeoutError,
-    NodeDiedError,
-    ObjectLostError,
-    OutOfMemoryError,
-    RayActorError,
-    WorkerCrashedError,
-)
+from ray import exceptions as ray_errors
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tunesmith.actors.judging.judge import CandidateVerdict, JudgeOptions, Question, judge
@@ -43,8 +36,9 @@ from tunesmith.kernels.outcome import Crashed, TimedOut, describe
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.template import BACKENDS
 
-LOST = (RayActorError, WorkerCrashedError, NodeDiedError, OutOfMemoryError, ObjectLostError)
-"""Ray's errors for a call that ends without a result: its process, its node or its result is gone."""
+GONE = (ray_errors.NodeDiedError, ray_errors.ObjectLostError)
+LOST = (*GONE, ray_errors.RayActorError, ray_errors.WorkerCrashedError, ray_errors.OutOfMemoryError)
+"""Ray's errors for a call that ends without a result: its node or its result is gone (`GONE`), or its process."""
 MAX_STARTUP_DEATHS = 3
 MAX_FAILED_HEALTH_CHECKS = 3
 NO_DEVICE_SECONDS = 60.0
@@ -256,7 +250,7 @@ class ActorHandle:
         """The id of the node it runs on; None while it waits for a place in the cluster."""
         try:
             return None if self._placed is None else str(ray.get(self._placed, timeout=0))
-        except (GetTimeoutError, *LOST):
+        except (ray_errors.GetTimeoutError, *LOST):
             return None
 
     def begin(self, job: Any, seconds: float, method: str, *arguments: Any) -> None:
@@ -306,9 +300,9 @@ class ActorHandle:
         """The outcome of a call that ended with an error of `LOST`."""
         # Ray does not know the signal.
         why = "the worker process ended without a result, as after an invalid access or when the system kills it"
-        if isinstance(error, OutOfMemoryError):
+        if isinstance(error, ray_errors.OutOfMemoryError):
             why = "Ray ended the worker process because its node ran out of memory"
-        elif isinstance(error, NodeDiedError | ObjectLostError):
+        elif isinstance(error, GONE):
             why = "its node left the cluster"
         return Crashed(self.phase, why)
 
@@ -481,7 +475,7 @@ class WorkerSet:
         elif (placed := next((lane for lane in waiting if lane.node is not None), None)) is None:
             return
         else:
-            with contextlib.suppress(GetTimeoutError, *LOST):
+            with contextlib.suppress(ray_errors.GetTimeoutError, *LOST):
                 said = ray.get(placed.actor.waiting_for.remote(), timeout=ANSWER_SECONDS)
                 clause = said and f"{placed.name} is {said}"
         # The next report comes not later than at the end of the time that is left.
