@@ -14,7 +14,6 @@ import socket
 import tempfile
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,19 +31,10 @@ MIN_FREE_BYTES = 8 << 20
 """Disk space that a cluster here needs for its sockets and logs. It writes a quarter of a megabyte in a short run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """The CPU cores and GPUs of the whole cluster. attached: it was there before."""
-
-    cpus: int
-    gpus: int
-    attached: bool
-
-
 @contextlib.contextmanager
-def cluster() -> Iterator[Offer]:
+def cluster() -> Iterator[bool]:
     """Joins the cluster of RAY_ADDRESS (as `ray job submit` sets it), or starts one here for as long as it is needed.
-    Raises `TunesmithError` where it cannot be used."""
+    Gives whether it was there before. Raises `TunesmithError` where it cannot be used."""
     address = os.environ.get("RAY_ADDRESS")
     already = ray.is_initialized()
     on_sigterm = signal.getsignal(signal.SIGTERM)
@@ -71,7 +61,7 @@ def cluster() -> Iterator[Offer]:
     if callable(on_sigterm) and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, on_sigterm)
     try:
-        yield Offer(int(total("CPU")), int(total("GPU")), attached=bool(address) or already)
+        yield bool(address) or already
     finally:
         if not already:
             ray.shutdown()

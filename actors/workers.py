@@ -79,15 +79,6 @@ class Deadlines:
 
 
 @dataclass(frozen=True, slots=True)
-class CompilerReady:
-    """The answer of a compile worker that is ready. version: decides, with a source, the machine code; health: the
-    kernel that tests whether a device computes, None where it cannot be compiled."""
-
-    version: str
-    health: Artifact | None
-
-
-@dataclass(frozen=True, slots=True)
 class LaneReady:
     """The answer of a lane that is ready: the device's UUID and name, the machine, and clauses, empty for nothing, with
     a fault for which the device cannot be used, and with a note on it."""
@@ -145,15 +136,16 @@ class CompileWorker:
         """The calibration kernels."""
         return compile_probes(self._compiler, BACKENDS[self._limits.backend].harness)
 
-    def start(self) -> CompilerReady:
-        """The first compilation is the slow one, and is made here."""
+    def start(self) -> tuple[str, Artifact | None]:
+        """The compiler's version, which decides, with a source, the machine code; and the kernel that tests whether a
+        device computes, None where it cannot be compiled. The first compilation is the slow one, and is made here."""
         getattr(self._compiler, "warm_up", lambda: None)()
         version = self._compiler.version
         if BACKENDS[self._limits.backend].makes_cubins:
             for package in COMPILER_PACKAGES:
                 with contextlib.suppress(metadata.PackageNotFoundError):
                     version += f", {package} {metadata.version(package)}"
-        return CompilerReady(version, compile_health(self._compiler, BACKENDS[self._limits.backend].harness))
+        return version, compile_health(self._compiler, BACKENDS[self._limits.backend].harness)
 
 
 class DeviceWorker(Bench):

@@ -17,7 +17,7 @@ from tunesmith.graph.state import Bottleneck, Plan
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import DeviceInfo
-from tunesmith.hw.roofline import Roofline, Timed
+from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.build.artifact import EvaluationRequest
 from tunesmith.kernels.outcome import Measured, describe
 from tunesmith.kernels.space import device_names
@@ -100,10 +100,6 @@ class Context:
     def held_out(self) -> tuple[Workload, ...]:
         return self.task.workloads_for(self.device.limits.kind, held_out=True)
 
-    @property
-    def weights(self) -> dict[str, float]:
-        return {workload.name: workload.weight for workload in self.task.workloads}
-
     def roofline(self) -> Roofline:
         """The best roofs ever measured on the device; measured anew once in a run."""
         if (known := self.log.roofline) is not None:
@@ -119,7 +115,7 @@ class Context:
     def drop_beaten_roofs(self, kernel: str, seconds: Mapping[str, float]) -> bool:
         """Leaves out and reports the roofs that `kernel` beats, by its seconds on workloads; True if floors changed."""
         works = {name: self.task.work_of(self.task.workload(name)) for name in seconds}
-        timed = [Timed(f"{kernel} on {name}", taken, *works[name]) for name, taken in seconds.items()]
+        timed = {f"{kernel} on {name}": (taken, works[name]) for name, taken in seconds.items()}
         kept, reasons = self.roofline().without_beaten(timed)
         if reasons:
             self.journal.append(RooflineMeasured(roofline=kept))
@@ -130,7 +126,7 @@ class Context:
     def tree(self, before: int | None = None) -> Tree:
         """The tree of templates now, or before the journal's entry `before`."""
         log = self.log if before is None else RunLog(self.journal, before)
-        return read_tree(log, self.sources.templates, self.tuned_names, self.weights)
+        return read_tree(log, self.sources.templates, self.tuned_names, self.task.weights)
 
     def note(self, role: str, sentence: str, stage: str, failure: FailureKind | Literal[""] = "") -> None:
         """Journals and shows that something did not go as planned, once in a stage. failure: a model's, if any."""
@@ -203,7 +199,7 @@ def baseline_seconds(context: Context) -> dict[str, float]:
     evaluation = context.log.baseline
     if evaluation is None:
         context.listener(Progress("plan", "measuring the baseline"))
-        evaluation = context.pool.evaluate([baseline_request(context, context.tuned)])[0]
+        ((_, evaluation),) = context.pool.evaluate([baseline_request(context, context.tuned)])
         context.journal.append(BaselineMeasured(evaluation=evaluation))
     for name, outcome in evaluation.outcomes.items():
         if not isinstance(outcome, Measured):

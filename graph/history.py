@@ -30,7 +30,7 @@ from tunesmith.graph.journal.log import LIBRARY, RunLog, observation, quantities
 from tunesmith.graph.journal.store import Journal, JournalError
 from tunesmith.graph.settings import Settings, require_writable_file
 from tunesmith.graph.state import BASELINE, Bottleneck
-from tunesmith.hw.errors import TunesmithError, named_path
+from tunesmith.hw.errors import TunesmithError, named_path, refusals
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import DeviceInfo
 from tunesmith.hw.roofline import Roofline
@@ -70,10 +70,6 @@ PRAGMA user_version = {FORMAT};
 """
 
 
-class HistoryError(TunesmithError):
-    """The results store, or a file of its entries, cannot be used."""
-
-
 class StoredResult(Strict):
     """A configuration on one shape. seconds of a launch, cold; ratio: to the baseline's time, with its 99 % interval
     from low to high; at: when it was measured, ISO 8601, UTC; run: the folder's name, for people. bound: what limits
@@ -106,7 +102,7 @@ class _Exported(Strict):
 
 
 class ResultsStore:
-    """The results in the file `path`, which is made when something is first kept. Methods raise `HistoryError`."""
+    """The results in the file `path`, which is made when something is first kept. Methods raise `TunesmithError`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -144,10 +140,8 @@ class ResultsStore:
         require_writable_file(path, "wisdom export", begins=b'{\n "wisdom": ', force=force)
         entries = self.entries()
         text = _Exported(wisdom=FORMAT, entries=entries).model_dump_json(indent=1)
-        try:
+        with refusals(f"{path} cannot be written", "choose another file"):
             path.write_text(text + "\n", encoding="utf-8")
-        except OSError as error:
-            raise HistoryError(f"{path} cannot be written ({error.strerror}); choose another file.") from error
         return len(entries)
 
     def read_file(self, path: Path) -> int:
@@ -161,7 +155,7 @@ class ResultsStore:
             why = f"does not hold results of earlier runs ({explain(error, data)})"
         except (ValueError, RecursionError) as error:
             why = f"is not valid JSON ({_first_line(error)})"
-        raise HistoryError(f"{path} {why}; name a file that `tunesmith wisdom export` wrote.")
+        raise TunesmithError(f"{path} {why}; name a file that `tunesmith wisdom export` wrote.")
 
     @contextmanager
     def connected(self, *, create: bool = True) -> Iterator[sqlite3.Connection]:
@@ -172,7 +166,7 @@ class ResultsStore:
             with closing(sqlite3.connect(self.path, timeout=10)) as connection:
                 version = connection.execute("PRAGMA user_version").fetchone()[0]
                 if version not in (0, FORMAT):
-                    raise HistoryError(
+                    raise TunesmithError(
                         f"{self.path} has the format {version}, and this version reads {FORMAT}: set {VARIABLE} to "
                         "another file, or to off."
                     )
@@ -183,8 +177,8 @@ class ResultsStore:
         except (sqlite3.DatabaseError, OSError) as error:
             raise self._damaged(error) from error
 
-    def _damaged(self, error: Exception) -> HistoryError:
-        return HistoryError(
+    def _damaged(self, error: Exception) -> TunesmithError:
+        return TunesmithError(
             f"The database of earlier results {self.path} cannot be used ({_first_line(error)}): delete it, or set "
             f"{VARIABLE} to another file or to off."
         )
@@ -198,7 +192,7 @@ def open_store(environment: Mapping[str, str] = os.environ) -> ResultsStore | No
     if where:
         path = named_path(VARIABLE, where)
         if path.is_dir():
-            raise HistoryError(f"{VARIABLE}: {path} is a folder; name a file, such as {path}/wisdom.sqlite, or off.")
+            raise TunesmithError(f"{VARIABLE}: {path} is a folder; name a file, such as {path}/wisdom.sqlite, or off.")
         return ResultsStore(path)
     data = Path(environment.get("XDG_DATA_HOME", ""))
     try:
@@ -293,7 +287,7 @@ def _prior_of_run(folder: Path) -> events.EarlierResults:
             raise JournalError(f"--prior: the run in {folder} has measured nothing yet; name another.")
         of, vetoed = log.objective, log.vetoed()
         names = {event.id: event.template.name for event in log.events(events.TemplateAdded)}
-        base, weights = quantities_of(baseline, of), log.weights
+        base, weights = quantities_of(baseline, of), log.started.task.weights
         found: dict[str, list[events.KnownResult]] = {}
         for evaluation in log.evaluations():
             whole = evaluation.failure is not None or set(base) <= set(evaluation.outcomes)
@@ -376,7 +370,7 @@ def learn(context: Context, verdict: events.Verdict, run: str) -> None:
     if found:
         try:
             store.keep(found)
-        except HistoryError as error:
+        except TunesmithError as error:
             context.note("wisdom", str(error), "")
 
 
@@ -422,7 +416,7 @@ def best_roofs(device: DeviceInfo, measured: Roofline) -> tuple[Roofline, tuple[
                 [(name, roof, rate, now) for roof, rate in rates.items()],
             )
             rows = connection.execute("SELECT roof, rate, at FROM roofs WHERE device = ?", (name,)).fetchall()
-    except HistoryError as error:
+    except TunesmithError as error:
         return measured, (str(error),)
     best = {roof: (rate, at) for roof, rate, at in rows}
     copies = {int(roof.removeprefix(COPY)): best.pop(roof) for roof in [*best] if roof.startswith(COPY)}

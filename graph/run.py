@@ -172,20 +172,6 @@ def resume(
     asked = {"evaluations": more, "rounds": rounds, "time_limit": time_limit, "dispatch_shapes": dispatch_shapes}
     # Settings of these names have the same bounds.
     given = make_settings(task="", **{name: value for name, value in asked.items() if value})
-    with resumed(folder, given, listener, models, as_recorded=as_recorded) as context:
-        return _carry_on(context, folder, ask)
-
-
-@contextmanager
-def resumed(
-    folder: Path,
-    given: Settings | None = None,
-    listener: Listener = silent,
-    models: Models | None = None,
-    *,
-    as_recorded: bool = True,
-) -> Iterator[Context]:
-    """The run in `folder`, extended as `resume` says. Raises `TunesmithError`."""
     with Journal(folder, create=False) as journal, hold_run(folder):
         log = RunLog(journal)
         started = log.started
@@ -205,10 +191,9 @@ def resumed(
             raise JournalError(
                 f"{folder} was measured on {old.name}, but this machine has {here}: resume it where it began."
             )
-        more = {} if given is None else given.model_dump(include=given.model_fields_set - {"task"})
-        settings = _extended(journal, settings, more)
+        settings = _extended(journal, settings, given.model_dump(include=given.model_fields_set - {"task"}))
         with _opened(task, same[0], settings, journal, listener, models) as context:
-            yield context
+            return _carry_on(context, folder, ask)
 
 
 @contextmanager

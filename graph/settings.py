@@ -31,7 +31,7 @@ from pydantic import (
     model_validator,
 )
 
-from tunesmith.hw.errors import TunesmithError, named_path
+from tunesmith.hw.errors import TunesmithError, named_path, refusals
 from tunesmith.kernels.outcome import Objective
 from tunesmith.kernels.spec.taskfile import explain, sentence
 from tunesmith.kernels.spec.template import unknown_key
@@ -343,10 +343,8 @@ def require_new_folder(folder: Path, option: str) -> None:
 @contextmanager
 def _outside_of_runs(path: Path, option: str) -> Iterator[None]:
     """Looks at a path that is not in the folder of a run; also an error of the file system is a `TunesmithError`."""
-    try:
+    with refusals(f"{option}: {path} cannot be written", "choose another place"):
         if run := next((one for one in path.resolve().parents if (one / "journal.sqlite").is_file()), None):
             where = f"would lie in {run}, the folder of a run, where only that run writes"
             raise TunesmithError(f"{option}: {path} {where}; choose another place.")
         yield
-    except OSError as error:
-        raise TunesmithError(f"{option}: {path} cannot be written ({error.strerror}); choose another place.") from error

@@ -174,20 +174,20 @@ def pools(
         def make() -> Pool:
             from tunesmith.actors.pool.pool import Pool
             from tunesmith.actors.pool.workers import WorkerSet
-            from tunesmith.actors.ray_cluster import cluster
+            from tunesmith.actors.ray_cluster import cluster, total
             from tunesmith.actors.workers import Deadlines
 
-            offer = stack.enter_context(cluster())
+            attached, cpus, gpus = stack.enter_context(cluster()), int(total("CPU")), int(total("GPU"))
             gpu = BACKENDS[device.backend].pinned_by_ray
             # A lane and this process need a core each, or all wait for them.
-            spare = offer.cpus - 1 - max(1, offer.gpus) if gpu else offer.cpus
+            spare = cpus - 1 - max(1, gpus) if gpu else cpus
             compilers = settings.workers or max(1, min(spare, settings.evaluations))
             workers = WorkerSet(
                 task,
                 device.limits,
                 device.index,
                 # GPUs of other models count, too: a lane knows its GPU only when it has it.
-                lanes=min(max(1, offer.gpus), settings.lanes or offer.gpus or 1) if gpu else 1,
+                lanes=min(max(1, gpus), settings.lanes or gpus or 1) if gpu else 1,
                 compilers=compilers if BACKENDS[device.backend].makes_cubins else 1,
                 seed=settings.seed,
                 workloads=workloads,
@@ -195,6 +195,6 @@ def pools(
                 say=lambda sentence: listener(Progress("pool", sentence)),
                 seconds_left=seconds_left,
             )
-            return Pool(workers, Precision(energy_seconds=settings.energy_seconds), cache, shared=offer.attached)
+            return Pool(workers, Precision(energy_seconds=settings.energy_seconds), cache, shared=attached)
 
         yield make

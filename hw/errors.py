@@ -6,6 +6,8 @@ are values (frozen dataclasses with a reason), never exceptions.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +23,15 @@ def named_path(what: str, text: str) -> Path:
         return Path(text).expanduser()
     except RuntimeError as error:
         raise TunesmithError(f"{what}: the home at the start of {text} is not there; write the folder out.") from error
+
+
+@contextmanager
+def refusals(what: str, remedy: str) -> Iterator[None]:
+    """Makes an error of the file system in the block a `TunesmithError`: what is not possible, why, and the remedy."""
+    try:
+        yield
+    except OSError as error:
+        raise TunesmithError(f"{what} ({error.strerror}); {remedy}.") from error
 
 
 @dataclass(frozen=True, slots=True)

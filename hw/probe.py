@@ -6,49 +6,19 @@ and explains the differences. A missing driver, package or GPU is a note, never 
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tunesmith.hw.drivers import DeviceInfo as DeviceInfo
 from tunesmith.hw.drivers import Report, nvml, opencl
 from tunesmith.hw.drivers import cuda as cuda_driver
 from tunesmith.hw.drivers.cuda import CudaGpu
 from tunesmith.hw.drivers.nvml import NvmlGpu
 from tunesmith.hw.errors import NoDevice, Unavailable
-from tunesmith.hw.limits import Backend, DeviceLimits, as_triton
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceInfo:
-    """One device that this process can use.
-
-    `index` is the backend's own numbering as this process sees it: for CUDA after CUDA_VISIBLE_DEVICES,
-    for OpenCL over all platforms. `uuid` is what CUDA_VISIBLE_DEVICES and `open_telemetry` take.
-    """
-
-    backend: Backend
-    index: int
-    name: str
-    limits: DeviceLimits
-    uuid: str | None = None
-    #: The driver's own version; for CUDA NVML's, such as ``580.95.05``.
-    driver: str | None = None
-    #: The newest CUDA version that the driver supports; None for OpenCL.
-    cuda_version: str | None = None
-    #: ``default``, ``exclusive_process`` or ``prohibited``; None where not known.
-    compute_mode: str | None = None
-    mig: bool = False
-    #: The OpenCL platform's name and, as pyopencl counts them, the platform and the device in it.
-    platform: str | None = None
-    platform_index: int | None = None
-    device_index: int | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a dictionary of JSON types."""
-        return dataclasses.asdict(self)
+from tunesmith.hw.limits import Backend, as_triton
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +94,7 @@ def probe_opencl(*, opencl_module: Any = None) -> Inventory:
     report = cl if isinstance(cl, Unavailable) else opencl.read_devices(cl)
     if isinstance(report, Unavailable):
         return Inventory((), (report.reason,), {"opencl": (report.reason,)})
-    devices = tuple(DeviceInfo("opencl", name=found.limits.name, **vars(found)) for found in report.devices)
-    return Inventory(devices, report.notes, {"opencl": report.notes})
+    return Inventory(report.devices, report.notes, {"opencl": report.notes})
 
 
 def _match(gpu: CudaGpu, physical: tuple[NvmlGpu, ...]) -> NvmlGpu | None:
@@ -142,7 +111,7 @@ def _device(gpu: CudaGpu, match: NvmlGpu | None, driver: str | None, cuda_versio
     limits, mig = gpu.limits, match is not None and match.mig_enabled
     if mig:
         # The attributes describe the whole GPU's memory interface, of which a slice has a part.
-        limits = dataclasses.replace(limits, memory_bandwidth=None)
+        limits = replace(limits, memory_bandwidth=None)
     return DeviceInfo(
         backend="cuda",
         index=gpu.index,

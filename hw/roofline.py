@@ -12,7 +12,7 @@ given.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -22,16 +22,8 @@ MAX_ROOFLINE_SHARE = 1.1
 than the copies that give the bandwidth."""
 
 
-@dataclass(frozen=True, slots=True)
-class Timed:
-    """A launch that was timed, for comparison with the roofs. what: which kernel on which workload, in words; flops of
-    `dtype`; empty where another unit than the measured one may do them."""
-
-    what: str
-    seconds: float
-    moved_bytes: float
-    flops: float = 0.0
-    dtype: str = ""
+Work = tuple[float, float, str]
+"""Bytes moved, operations, and the data type of these; empty where another unit than the measured one may do them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,35 +93,40 @@ class Roofline:
             return "unknown"
         return "memory" if memory >= compute else "compute"
 
-    def without_beaten(self, timed: Iterable[Timed]) -> tuple[Roofline, tuple[str, ...]]:
-        """The roofs that nothing `timed` beats by more than `MAX_ROOFLINE_SHARE`; a sentence for each beaten one."""
-        launches = [launch for launch in timed if launch.seconds > 0]
+    def without_beaten(self, timed: Mapping[str, tuple[float, Work]]) -> tuple[Roofline, tuple[str, ...]]:
+        """The roofs that nothing `timed` beats by more than `MAX_ROOFLINE_SHARE`; a sentence for each beaten one.
+        timed: seconds and work of launches, by which kernel on which workload it is, in words."""
+        launches = {what: one for what, one in timed.items() if one[0] > 0}
         reasons = []
-        memory = _fastest((one, self.memory_seconds(one.moved_bytes)) for one in launches)
+        memory = _fastest(
+            {what: (self.memory_seconds(work[0]) or 0) / taken for what, (taken, work) in launches.items()}
+        )
         if memory is not None:
+            seconds, (moved, _, _) = launches[memory]
             reasons.append(
                 f"The measured copy bandwidth, {(self.peak_bandwidth or 0.0) / 1e9:.3g} GB/s, is not used: "
-                f"{memory.what} moves its bytes at {memory.moved_bytes / memory.seconds / 1e9:.3g} GB/s. Either caches "
+                f"{memory} moves its bytes at {moved / seconds / 1e9:.3g} GB/s. Either caches "
                 "held part of the data, or something else used the memory while the copy was measured, or the task's "
                 "`bytes` are too high."
             )
         peaks = dict(self.peak_flops)
         for dtype, peak in self.peak_flops.items():
-            busy = _fastest((one, self.compute_seconds(one.flops, dtype)) for one in launches if one.dtype == dtype)
+            own = {what: one for what, one in launches.items() if one[1][2] == dtype}
+            busy = _fastest({what: work[1] / peak / taken for what, (taken, work) in own.items()})
             if busy is not None:
+                seconds, (_, flops, _) = own[busy]
                 del peaks[dtype]
                 reasons.append(
-                    f"The measured {dtype} peak, {peak / 1e9:.3g} GFLOP/s, is not used: {busy.what} does "
-                    f"{busy.flops / busy.seconds / 1e9:.3g} GFLOP/s. Either something else used the processors while "
+                    f"The measured {dtype} peak, {peak / 1e9:.3g} GFLOP/s, is not used: {busy} does "
+                    f"{flops / seconds / 1e9:.3g} GFLOP/s. Either something else used the processors while "
                     "the peak was measured, or the task's `flops` are too high."
                 )
         bandwidth = () if memory is not None else self.bandwidth
         return replace(self, bandwidth=bandwidth, peak_flops=peaks), tuple(reasons)
 
 
-def _fastest(launches: Iterable[tuple[Timed, float | None]]) -> Timed | None:
-    """The launch that beats its roof by the largest factor; None where no launch does. launches: each with the least
-    seconds that its roof allows."""
-    shares = [((least or 0.0) / one.seconds, one) for one, least in launches]
-    beaten = [share for share in shares if share[0] > MAX_ROOFLINE_SHARE]
-    return max(beaten, key=lambda share: share[0])[1] if beaten else None
+def _fastest(shares: Mapping[str, float]) -> str | None:
+    """The launch that beats its roof by the largest factor; None where no launch does. shares: for each the least
+    seconds that its roof allows, over its seconds."""
+    beaten = [what for what, share in shares.items() if share > MAX_ROOFLINE_SHARE]
+    return max(beaten, key=shares.__getitem__, default=None)

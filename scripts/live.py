@@ -17,8 +17,9 @@ from rich.text import Text
 from tunesmith.cli.tables import Output
 from tunesmith.graph.models.calls import Waiting
 from tunesmith.graph.progress import Listener, Progress
-from tunesmith.graph.roles.approval import Ask, PlanError
+from tunesmith.graph.roles.approval import Ask
 from tunesmith.graph.state import Plan
+from tunesmith.hw.errors import TunesmithError
 
 PLAIN_SECONDS = 5.0
 """Time between plain progress lines, so that logs stay short."""
@@ -107,7 +108,7 @@ def ask_on(listener: Listener) -> Ask:
                 elif answer == "y":
                     try:
                         return read()
-                    except PlanError as error:
+                    except TunesmithError as error:
                         click.echo(f"{error}", err=True)
 
     return ask

@@ -43,7 +43,7 @@ from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.build.artifact import Artifact, Candidate, types_key, undeclared_state
 from tunesmith.kernels.build.machine_code import MarkedArtifact
-from tunesmith.kernels.build.source import CodeKey, Specialised, code_key, literal, specialise
+from tunesmith.kernels.build.source import CodeKey, code_key, literal, specialise
 from tunesmith.kernels.check.compare import REASONS
 from tunesmith.kernels.check.coverage import Coverage, Unexecuted
 from tunesmith.kernels.check.far import FarStep, far_steps
@@ -147,8 +147,6 @@ def reason_of(outcome: Outcome) -> str:
             return "compile_timeout"
         case Crashed(phase="compile"):
             return "compile_crashed"
-        case Measured():
-            raise ValueError("a measurement rejects nothing")
     return outcome.kind
 
 
@@ -162,14 +160,17 @@ def _rejected_at(outcome: Outcome, step: Step, passed: Sequence[Passed | Skipped
     return replace(verdict, detail=f"{verdict.detail}; {remedy}") if remedy else verdict
 
 
-def _dealt(compilers: Sequence[Isolated], method: str, seconds: float, sources: Sequence[Specialised]) -> Iterator[Any]:
-    """The answers of compilers to `sources`, in their order, dealt out in turn: a list that comes again with another
-    method finds each source where it was, and what its process has kept of it."""
+def _dealt(
+    compilers: Sequence[Isolated], method: str, seconds: float, template: Template, config: Config, keys: list[CodeKey]
+) -> Iterator[tuple[CodeKey, Any]]:
+    """The answers of compilers to the sources for `keys`, in their order, dealt out in turn: a list that comes again
+    with another method finds each source where it was, and what its process has kept of it."""
     threads = [ThreadPoolExecutor(1, "compiler") for _ in compilers]
+    sources = [specialise(template, config, dict(key)) for key in keys]
     hands = list(zip(itertools.cycle(zip(threads, compilers, strict=True)), sources, strict=False))
     answers = [thread.submit(compiler.call, method, seconds, source) for (thread, compiler), source in hands]
     try:
-        yield from (answer.result() for answer in answers)
+        yield from ((key, answer.result()) for key, answer in zip(keys, answers, strict=True))
     finally:
         for thread in threads:
             thread.shutdown(cancel_futures=True)
@@ -183,38 +184,22 @@ def compile_all(
     workloads: Sequence[Workload],
     seconds: float,
     known: dict[CodeKey, Artifact] | None = None,
+    limits: DeviceLimits | None = None,
 ) -> Candidate | Outcome:
     """`template` at `config` for everything of `workloads` that decides the code, or the first failure. known: compiled
-    before, to which new artifacts are added."""
+    before, to which new artifacts are added. limits: of a device, on which a launch may fail on one of `workloads`, as
+    far as that shows without it."""
     artifacts = {} if known is None else known
     keys = dict.fromkeys(code_key(task, template, workload) for workload in workloads)
     new = [key for key in keys if key not in artifacts]
-    sources = [specialise(template, config, dict(key)) for key in new]
-    answers: Iterator[Artifact | Outcome] = _dealt(compilers, "compile", seconds, sources)
-    for key, artifact in zip(new, answers, strict=True):
-        if not isinstance(artifact, Artifact):
-            return artifact
-        if (kept := undeclared_state(template, artifact)) is not None:
-            return kept
+    for key, artifact in _dealt(compilers, "compile", seconds, template, config, new):
+        wrong: Outcome | None = undeclared_state(template, artifact) if isinstance(artifact, Artifact) else artifact
+        if wrong is not None:
+            return wrong
         artifacts[key] = artifact
-    return Candidate(template, config, {key: artifacts[key] for key in keys})
-
-
-def compile_on_paper(
-    compilers: Sequence[Isolated],
-    task: Task,
-    template: Template,
-    config: Config,
-    workloads: Sequence[Workload],
-    limits: DeviceLimits,
-    seconds: float,
-) -> Candidate | Outcome:
-    """As `compile_all`, or the first reason why a launch on one of `workloads` would fail, as far as that shows without
-    the device."""
-    made = compile_all(compilers, task, template, config, workloads, seconds)
-    if not isinstance(made, Candidate):
-        return made
-    return next(filter(None, (unlaunchable(made, task, one, limits) for one in workloads)), made)
+    made = Candidate(template, config, {key: artifacts[key] for key in keys})
+    refusals = (unlaunchable(made, task, one, limits) for one in workloads) if limits is not None else ()
+    return next(filter(None, refusals), made)
 
 
 def judge(
@@ -463,10 +448,8 @@ class _Judgement:
         """The candidate's marked twin, or why there is none. marked: twins that were compiled before, to which new ones
         are added."""
         keys = dict.fromkeys(code_key(self._task, candidate.template, workload) for workload in workloads)
-        new = [key for key in keys if key not in marked]
-        sources = [specialise(candidate.template, candidate.config, dict(key)) for key in new]
-        answers = _dealt(self._compilers, "mark", self._options.deadlines.compile, sources)
-        for key, artifact in zip(new, answers, strict=True):
+        new, seconds = [key for key in keys if key not in marked], self._options.deadlines.compile
+        for key, artifact in _dealt(self._compilers, "mark", seconds, candidate.template, candidate.config, new):
             if not isinstance(artifact, MarkedArtifact):
                 why = artifact if isinstance(artifact, str) else describe(artifact)
                 return f"whether every part of the kernel ran was not checked: {why}"

@@ -580,7 +580,7 @@ def run_steps(
     places = [at for at in range(start, len(findings.steps)) if at not in findings.results and findings.wanted(at)]
     light = [at for at in places if first.task.bytes_of(findings.steps[at].workload) <= max_bytes]
     heavy = [at for at in places if at not in light]
-    waiting, lock, stop = iter(light), threading.Lock(), threading.Event()
+    waiting, stop = iter(light), threading.Event()  # each runner takes the next of the one iterator
 
     def run(runner: StepRunner, place: int) -> None:
         step = findings.steps[place]
@@ -595,15 +595,10 @@ def run_steps(
 
     def go_through(runner: StepRunner) -> None:
         try:
-            while not stop.is_set():
-                with lock:
-                    place = next(waiting, None)
-                if place is None or not findings.wanted(place):
+            for place in waiting:
+                if stop.is_set() or not findings.wanted(place):
                     return
                 run(runner, place)
-        except BaseException:  # it is raised again; meanwhile the others must not begin anything
-            stop.set()
-            raise
         finally:
             runner.device.leave()
 

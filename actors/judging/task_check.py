@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from tunesmith.actors.judging.judge import compile_on_paper
+from tunesmith.actors.judging.judge import compile_all
 from tunesmith.actors.judging.steps import MAX_HOST_BYTES
 from tunesmith.actors.process import Isolated, preload
 from tunesmith.actors.workers import CompileWorker, Deadlines
@@ -159,7 +159,7 @@ def _check_baseline(
             shown = ", ".join(f"{name} = {dtype}" for name, dtype in types if not name.startswith(ARGUMENT))
             named = f" with {shown}" if shown else ""
             try:
-                made = compile_on_paper([compiler], task, template, {}, alike, limits, DEADLINES.compile)
+                made = compile_all([compiler], task, template, {}, alike, DEADLINES.compile, limits=limits)
             except CompilerUnavailable as error:
                 unchecked.append(f"baseline: not compiled. {error}".rstrip("."))
                 return

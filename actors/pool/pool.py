@@ -16,17 +16,17 @@ import math
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import ray
-from ray.exceptions import NodeDiedError, ObjectLostError, RayTaskError
+from ray.exceptions import RayTaskError
 from ray.util.metrics import Counter, Gauge
 
 from tunesmith.actors.judging.judge import CandidateVerdict, Question
-from tunesmith.actors.pool.workers import DEVICE_BUSY, GATE, LOST, PROCESS_GONE, ActorCall, ActorHandle, WorkerSet
+from tunesmith.actors.pool.workers import DEVICE_BUSY, GATE, GONE, LOST, PROCESS_GONE, ActorCall, ActorHandle, WorkerSet
 from tunesmith.actors.process import pack, unpack
 from tunesmith.hw.device_lock import REPORT_AFTER_SECONDS
 from tunesmith.hw.errors import TunesmithError
@@ -34,7 +34,7 @@ from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.build.artifact import Artifact, ArtifactCache, Candidate, EvaluationRequest, cache_key
 from tunesmith.kernels.build.source import CodeKey, Specialised, code_key, specialise
 from tunesmith.kernels.measure.bench import ComparisonRequest, WorkloadComparison
-from tunesmith.kernels.measure.opponents import Encounter, KernelRival, Rival
+from tunesmith.kernels.measure.opponents import Encounter, Rival
 from tunesmith.kernels.measure.timing import Precision
 from tunesmith.kernels.outcome import (
     CompileFailed,
@@ -47,9 +47,8 @@ from tunesmith.kernels.outcome import (
     Resources,
     TimedOut,
 )
-from tunesmith.kernels.spec.task import AnyOpponent, KernelOpponent, Opponent
+from tunesmith.kernels.spec.task import AnyOpponent, KernelOpponent
 
-T = TypeVar("T")
 MAX_WORKER_LOSSES = 2
 """Worker losses after which an evaluation is blamed: a single one may also be due to a system short of memory."""
 EARLY_STOP_RATIO = 1.25
@@ -71,32 +70,15 @@ ROOF_WARN_DEVIATION = 0.01
 """Deviation of a lane's roofs from the other lanes' that is reported."""
 ROOF_EXCLUDE_DEVIATION = 0.05
 """Deviation for which the lane is excluded."""
-GAUGES = {
-    "tunesmith_lanes_busy": "Lanes at work.",
-    "tunesmith_compilers_busy": "Compile processes at work.",
-    "tunesmith_compile_queue": "Compilations that wait for a process.",
-    "tunesmith_in_flight": "Evaluations under way.",
+METRICS: dict[str, tuple[type[Counter] | type[Gauge], str]] = {
+    "evaluations": (Counter, "Configurations evaluated."),
+    "failures": (Counter, "Configurations that failed, by kind."),
+    "lanes_busy": (Gauge, "Lanes at work."),
+    "compilers_busy": (Gauge, "Compile processes at work."),
+    "compile_queue": (Gauge, "Compilations that wait for a process."),
+    "in_flight": (Gauge, "Evaluations under way."),
 }
-
-
-class Metrics:
-    """The metrics of the tuning of `task` for Prometheus and Grafana, as Ray exports them: counters and `GAUGES`."""
-
-    def __init__(self, task: str) -> None:
-        self._evaluations = Counter("tunesmith_evaluations", "Configurations evaluated.", ("task",))
-        self._failures = Counter("tunesmith_failures", "Configurations that failed, by kind.", ("task", "kind"))
-        self._gauges = [Gauge(name, text, ("task",)) for name, text in GAUGES.items()]
-        self._tags = {"task": task}
-
-    def report(self, ended: Sequence[Evaluation], workers: WorkerSet, queued: int, in_flight: int) -> None:
-        """Counts the evaluations that `ended`, and sets the gauges."""
-        for evaluation in ended:
-            self._evaluations.inc(1, self._tags)
-            if evaluation.failure is not None:
-                self._failures.inc(1, self._tags | {"kind": evaluation.failure.kind})
-        lanes, compilers = (sum(one.state == "busy" for one in group) for group in (workers.lanes, workers.compilers))
-        for gauge, value in zip(self._gauges, (lanes, compilers, queued, in_flight), strict=True):
-            gauge.set(value, self._tags)
+"""The metrics of a tuning for Prometheus and Grafana, as Ray exports them."""
 
 
 @dataclass(slots=True)
@@ -153,7 +135,11 @@ class Pool:
         shared: bool = False,
     ) -> None:
         self.workers, self.task, self.precision, self._cache = workers, workers.task, precision or Precision(), cache
-        self._metrics = Metrics(workers.task.name) if shared else None
+        kinds = METRICS if shared else {}
+        self._metrics: dict[str, Any] = {
+            name: kind(f"tunesmith_{name}", text, ("task", "kind") if name == "failures" else ("task",))
+            for name, (kind, text) in kinds.items()
+        }
         self._exclusive = workers.limits.kind == "cpu"
         """Compiling and timing share the processor, so they take turns."""
         self._lanes, compilers = len(workers.lanes), len(workers.compilers)
@@ -226,18 +212,30 @@ class Pool:
                 self.advance(*self.workers.lanes, until=until)
             waits = not self._done and self.in_flight > 0 and time.monotonic() < until
         ended, self._done = self._done, []
-        if self._metrics is not None:
-            self._metrics.report([one for _, one in ended], self.workers, len(self._compile_queue), self.in_flight)
+        if self._metrics:
+            self._report([evaluation for _, evaluation in ended])
         return ended
 
-    def evaluate(self, requests: Sequence[EvaluationRequest]) -> list[Evaluation]:
-        """Evaluations of `requests`, in their order; for when there is nothing else in flight."""
+    def _report(self, ended: Sequence[Evaluation]) -> None:
+        """Counts the evaluations that `ended`, and sets the gauges."""
+        tags, workers, metrics = {"task": self.task.name}, self.workers, self._metrics
+        for failure in (evaluation.failure for evaluation in ended):
+            metrics["evaluations"].inc(1, tags)
+            if failure is not None:
+                metrics["failures"].inc(1, tags | {"kind": failure.kind})
+        metrics["lanes_busy"].set(sum(one.state == "busy" for one in workers.lanes), tags)
+        metrics["compilers_busy"].set(sum(one.state == "busy" for one in workers.compilers), tags)
+        metrics["compile_queue"].set(len(self._compile_queue), tags)
+        metrics["in_flight"].set(self.in_flight, tags)
+
+    def evaluate(self, requests: Iterable[EvaluationRequest]) -> Iterator[tuple[EvaluationRequest, Evaluation]]:
+        """Evaluations of `requests`, as they end; for when there is nothing else in flight."""
         for request in requests:
+            while self.in_flight >= self.target_in_flight:
+                yield from self.collect()
             self.submit(request)
-        found: dict[int, Evaluation] = {}
-        while len(found) < len(requests):
-            found |= {request.number: evaluation for request, evaluation in self.collect(5.0)}
-        return [found[request.number] for request in requests]
+        while self.in_flight or self._done:
+            yield from self.collect()
 
     def compile(self, *requests: EvaluationRequest) -> list[Candidate | Failure]:
         """The kernels of `requests`, each for all of its workloads' types, or why not. Nothing else may be in
@@ -317,13 +315,12 @@ class Pool:
         base, *compiled = self.compile(baseline, *candidates)
         if not isinstance(base, Candidate):
             return WorkloadComparison(workload, tuple(base for _ in candidates))
-        rivals: list[Rival] = [
-            KernelRival(one.name, one.label, *self.compile(EvaluationRequest(0, one.template, {}, (workload,))))
-            if isinstance(one, KernelOpponent) and not one.configs
-            else one
-            for one in opponents
-        ]
-        deadlines, lanes = self.workers.deadlines, self.workers.lanes
+        deadlines, lanes, rivals = self.workers.deadlines, self.workers.lanes, list[Rival]()
+        for one in opponents:
+            made: Candidate | Failure | None = None
+            if isinstance(one, KernelOpponent) and not one.configs:
+                [made] = self.compile(EvaluationRequest(0, one.template, {}, (workload,)))
+            rivals.append((one, made))
 
         def run(request: ComparisonRequest) -> WorkloadComparison:
             # A process that was replaced has to make its buffers again; that is not the kernels' time.
@@ -331,30 +328,24 @@ class Pool:
             self._call(lane, "run", 2 * deadlines.prepare, "prepare", [workload])
             beside = request.opponents
             deadline = (deadlines.run + budget_seconds) * (1 + len(request.candidates) + len(beside))
-            deadline += FUNCTION_SECONDS * sum(isinstance(one, Opponent) for one in beside)
+            deadline += FUNCTION_SECONDS * sum(kernel is None for _, kernel in beside)
             answer = self._call(self.ready_worker(lanes, seed), "run", deadline, "compare", request)
-            if isinstance(answer, WorkloadComparison):
-                return answer
-            return WorkloadComparison(workload, tuple(answer for _ in request.candidates))
+            return answer if isinstance(answer, WorkloadComparison) else request.without_times(answer)
 
-        finalists = [one for one in compiled if isinstance(one, Candidate)]
         floor, energy_seconds = self.floor(workload), self.precision.energy_seconds
-        request = ComparisonRequest(base, finalists, workload, rounds, budget_seconds, floor, energy_seconds, rivals)
+        request = ComparisonRequest(base, compiled, workload, rounds, budget_seconds, floor, energy_seconds, rivals)
         answer = run(request)
         if _ended_process(answer):
             answer = _one_by_one(run, request, answer)
-        measured, compiles = iter(answer.results), [isinstance(one, Candidate) for one in compiled]
-        keys = [(code_key(self.task, one.template, self.task.workload(workload)), one) for one in (base, *finalists)]
-        codes = [one.artifacts[key].code_digest for key, one in keys]
-        # Where nobody asked for energies, or all failed, there are none at all.
-        joules = answer.energies if any(answer.energies) else ()
-        return WorkloadComparison(
-            workload,
-            tuple(next(measured) if isinstance(one, Candidate) else one for one in compiled),
-            (codes[0], *(one or "" for one in _placed(codes[1:], compiles))),
-            self.ready_worker(self.workers.compilers).version,
-            tuple(replace(one, against=_placed(one.against, compiles)) for one in answer.opponents),
-            (joules[0], *_placed(joules[1:], compiles)) if joules else (),
+        kernels = [one if isinstance(one, Candidate) else None for one in (base, *compiled)]
+        shape = self.task.workload(workload)
+        codes = (one and one.artifacts[code_key(self.task, one.template, shape)].code_digest for one in kernels)
+        return replace(
+            answer,
+            codes=tuple(code or "" for code in codes),
+            compiler=self.ready_worker(self.workers.compilers).version,
+            # Where nobody asked for energies, or all failed, there are none at all.
+            energies=answer.energies if any(answer.energies) else (),
         )
 
     def examine(self, questions: Sequence[Question], *, seconds: float = math.inf) -> list[CandidateVerdict] | Failure:
@@ -473,7 +464,7 @@ class Pool:
                 return  # the call behind it tells
             # The evaluation is not to blame for a lost node, nor for a result that was lost after it was there.
             alive = [None, *(one["NodeID"] for one in ray.nodes() if one["Alive"])]  # type: ignore[no-untyped-call]
-            blameless = worker.node not in alive or isinstance(error, ObjectLostError | NodeDiedError)
+            blameless = worker.node not in alive or isinstance(error, GONE)
             outcome = worker.crash(error)
             self._retry_all(worker.replace_actor())
             self._on_lost(worker, call, outcome, seconds, blameless=blameless)
@@ -659,16 +650,19 @@ def _one_by_one(
         energies = [one.energies or (None, None) for one in alone]
         baseline = next((joules for joules, _ in energies if joules is not None), None)
         results = tuple(one.results[0] for one in alone)
-        together = WorkloadComparison("", results, energies=(baseline, *(joules for _, joules in energies)))
+        together = replace(together, results=results, energies=(baseline, *(joules for _, joules in energies)))
     lives = [not _ended_process(one) for one in together.results]
-    alive = [finalist for finalist, lived in zip(finalists, lives, strict=True) if lived]
-    encounters = []
-    for rival in rivals:
+    # In place of a finalist that ended its process stands that end.
+    left: list[Any] = [
+        one if lived else end for one, lived, end in zip(finalists, lives, together.results, strict=True)
+    ]
+    alive, encounters = any(isinstance(one, Candidate) for one in left), list[Encounter]()
+    for rival, kernel in rivals:
         # The only opponent, where no finalist ended a process, has ended it.
         known = not alive or (len(rivals) == 1 and all(lives))
-        beside = None if known else run(replace(request, candidates=alive, opponents=[rival]))
-        if beside is not None and not _ended_process(beside):
-            encounters += [replace(one, against=_placed(one.against, lives)) for one in beside.opponents]
+        beside = None if known else run(replace(request, candidates=left, opponents=[(rival, kernel)]))
+        if beside is not None and [not _ended_process(one) for one in beside.results] == lives:
+            encounters += beside.opponents
         else:
             ended = "the process ended, or overran its deadline, while the opponents were timed"
             why = ended if alive else "every finalist ended its process"
@@ -676,15 +670,11 @@ def _one_by_one(
     return replace(together, opponents=tuple(encounters))
 
 
-def _placed(values: Sequence[T | None], present: Sequence[bool]) -> tuple[T | None, ...]:
-    """The values of the present ones at their places among all, None at the others."""
-    left = iter(values)
-    return tuple(next(left, None) if there else None for there in present)
-
-
 def _ended_process(answer: object) -> bool:
     """Whether a process died, overran its deadline, or lost its device, in a comparison with any of its results."""
     outcomes = answer.results if isinstance(answer, WorkloadComparison) else (answer,)
     return any(
-        isinstance(one, Crashed | TimedOut) or (isinstance(one, LaunchFailed) and one.sticky) for one in outcomes
+        (isinstance(one, Crashed | TimedOut) and one.phase != "compile")
+        or (isinstance(one, LaunchFailed) and one.sticky)
+        for one in outcomes
     )

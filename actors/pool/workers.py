@@ -19,21 +19,14 @@ from functools import partial
 from typing import Any, Literal
 
 import ray
-from ray.exceptions import (
-    GetTimeoutError,
-    NodeDiedError,
-    ObjectLostError,
-    OutOfMemoryError,
-    RayActorError,
-    WorkerCrashedError,
-)
+from ray import exceptions as ray_errors
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tunesmith.actors.judging.judge import CandidateVerdict, JudgeOptions, Question, judge
 from tunesmith.actors.judging.steps import require_prepared
 from tunesmith.actors.process import Isolated, pack, preload
 from tunesmith.actors.ray_cluster import cpu_share, total
-from tunesmith.actors.workers import CompilerReady, CompileWorker, Deadlines, DeviceWorker, LaneReady
+from tunesmith.actors.workers import CompileWorker, Deadlines, DeviceWorker, LaneReady
 from tunesmith.hw.device_lock import REPORT_AFTER_SECONDS, REPORT_EVERY_SECONDS, DeviceLock, Holder, this_process
 from tunesmith.hw.errors import OutOfTime, TunesmithError
 from tunesmith.hw.limits import DeviceLimits
@@ -43,8 +36,9 @@ from tunesmith.kernels.outcome import Crashed, TimedOut, describe
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.template import BACKENDS
 
-LOST = (RayActorError, WorkerCrashedError, NodeDiedError, OutOfMemoryError, ObjectLostError)
-"""Ray's errors for a call that ends without a result: its process, its node or its result is gone."""
+GONE = (ray_errors.NodeDiedError, ray_errors.ObjectLostError)
+LOST = (*GONE, ray_errors.RayActorError, ray_errors.WorkerCrashedError, ray_errors.OutOfMemoryError)
+"""Ray's errors for a call that ends without a result: its node or its result is gone (`GONE`), or its process."""
 MAX_STARTUP_DEATHS = 3
 MAX_FAILED_HEALTH_CHECKS = 3
 NO_DEVICE_SECONDS = 60.0
@@ -256,7 +250,7 @@ class ActorHandle:
         """The id of the node it runs on; None while it waits for a place in the cluster."""
         try:
             return None if self._placed is None else str(ray.get(self._placed, timeout=0))
-        except (GetTimeoutError, *LOST):
+        except (ray_errors.GetTimeoutError, *LOST):
             return None
 
     def begin(self, job: Any, seconds: float, method: str, *arguments: Any) -> None:
@@ -306,9 +300,9 @@ class ActorHandle:
         """The outcome of a call that ended with an error of `LOST`."""
         # Ray does not know the signal.
         why = "the worker process ended without a result, as after an invalid access or when the system kills it"
-        if isinstance(error, OutOfMemoryError):
+        if isinstance(error, ray_errors.OutOfMemoryError):
             why = "Ray ended the worker process because its node ran out of memory"
-        elif isinstance(error, NodeDiedError | ObjectLostError):
+        elif isinstance(error, GONE):
             why = "its node left the cluster"
         return Crashed(self.phase, why)
 
@@ -354,7 +348,7 @@ class WorkerSet:
         handle = partial(ActorHandle, deadlines=self.deadlines)
         self.lanes = [handle("run", self._make_lane, f"Lane {at}", seed=seed) for at in range(lanes)]
         self.compilers = [handle("compile", self._make_compiler, f"Compile worker {at}") for at in range(compilers)]
-        self._compiler_ready: CompilerReady | None = None
+        self._compiler_ready: tuple[str, Artifact | None] | None = None
         """The answer of the first compile worker that was ready, whose health kernel lanes need to start."""
         self._noted: set[str] = set()
         self._started = self._device_seen = self._next_report = 0.0
@@ -402,14 +396,13 @@ class WorkerSet:
             # Lanes with other contents are for comparisons, which prepare their few workloads themselves.
             workloads = self._workloads if worker.seed == self.seed else ()
             seconds = self.deadlines.prepare * (1 + len(workloads))
-            health = self._compiler_ready.health
-            worker.begin(None, seconds, "start", health, workloads, worker.seed, seconds)
+            worker.begin(None, seconds, "start", self._compiler_ready[1], workloads, worker.seed, seconds)
 
-    def on_started(self, worker: ActorHandle, answer: CompilerReady | LaneReady | Crashed | TimedOut) -> None:
+    def on_started(self, worker: ActorHandle, answer: Any) -> None:
         """`worker` has answered whether it is ready. Raises `TunesmithError` where no other can work."""
         match answer:
-            case CompilerReady():
-                worker.version, worker.ready = answer.version, True
+            case (str(version), _):
+                worker.version, worker.ready = version, True
                 self._compiler_ready = self._compiler_ready or answer
             case LaneReady():
                 worker.name = f"{answer.name} ({answer.uuid}) on {answer.machine}"
@@ -482,7 +475,7 @@ class WorkerSet:
         elif (placed := next((lane for lane in waiting if lane.node is not None), None)) is None:
             return
         else:
-            with contextlib.suppress(GetTimeoutError, *LOST):
+            with contextlib.suppress(ray_errors.GetTimeoutError, *LOST):
                 said = ray.get(placed.actor.waiting_for.remote(), timeout=ANSWER_SECONDS)
                 clause = said and f"{placed.name} is {said}"
         # The next report comes not later than at the end of the time that is left.

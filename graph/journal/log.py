@@ -113,19 +113,13 @@ VerifiedKernel = tuple[str, str, str]
 """Template id, configuration as text, and the workload it was examined for: empty for all."""
 
 
+TRIAL, REPAIR = "-trial", "-repair"
+"""Behind a round's stage: trials of its new templates; what its test measures in place of rejected configurations."""
+
+
 def stage_of(round_number: int) -> str:
     """The stage of a round's entries."""
     return f"round-{round_number}"
-
-
-def trial_stage(stage: str) -> str:
-    """The stage of the trials of a round's new templates."""
-    return f"{stage}-trial"
-
-
-def repair_stage(stage: str) -> str:
-    """The stage of the configurations that are measured in a round's test, in place of rejected ones."""
-    return f"{stage}-repair"
 
 
 def round_of(stage: str) -> int:
@@ -185,14 +179,9 @@ class RunLog:
         return any(extension.rounds is not None for extension in later)
 
     @property
-    def weights(self) -> dict[str, float]:
-        return {workload.name: workload.weight for workload in self.started.task.workloads}
-
-    @property
     def baseline(self) -> Evaluation | None:
         """The evaluation of the baseline, once it is measured."""
-        event = self.last(kinds.BaselineMeasured)
-        return None if event is None else event.evaluation
+        return next((event.evaluation for event in reversed(self.events(kinds.BaselineMeasured))), None)
 
     @property
     def baseline_seconds(self) -> dict[str, float] | None:
@@ -212,8 +201,7 @@ class RunLog:
     @property
     def roofline(self) -> Roofline | None:
         """The device's roofs, once they are measured."""
-        event = self.last(kinds.RooflineMeasured)
-        return None if event is None else event.roofline
+        return next((event.roofline for event in reversed(self.events(kinds.RooflineMeasured))), None)
 
     # Plans
 
@@ -305,8 +293,7 @@ class RunLog:
 
     def verdict(self, stage: str | None = None) -> Verdict | None:
         """The last verdict, of a round or of the run."""
-        event = self.last(kinds.VerdictReached, stage)
-        return None if event is None else event.verdict
+        return next((event.verdict for event in reversed(self.events(kinds.VerdictReached, stage))), None)
 
     # Explanations and evidence
 

@@ -22,7 +22,7 @@ from pydantic_core import from_json
 
 from tunesmith import __version__
 from tunesmith.graph.journal.events import KINDS, Event
-from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.errors import TunesmithError, refusals
 from tunesmith.kernels.spec.taskfile import explain
 
 FORMAT = 4
@@ -94,11 +94,8 @@ class Journal(AbstractContextManager["Journal"]):
     def __init__(self, folder: Path, *, create: bool, reading: bool = False) -> None:
         path, self.folder = folder / "journal.sqlite", folder
         if create:
-            try:
+            with refusals(f"The folder {folder} cannot be made", "choose another --run-dir"):
                 folder.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                why = error.strerror
-                raise JournalError(f"The folder {folder} cannot be made ({why}); choose another --run-dir.") from error
         elif not path.is_file():
             raise not_a_run(folder, "journal.sqlite")
         with _explained(f"{path} cannot be used as a journal"):

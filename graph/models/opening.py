@@ -90,7 +90,7 @@ def _mistakes(settings: Settings, prices: Prices) -> Iterator[str]:
 
 def _mistakes_of_program(name: str) -> Iterator[str]:
     try:
-        program = program_of(name)
+        program = shlex.split(name.removeprefix(PREFIX))
     except ValueError as error:
         yield f"--model: {name} cannot be split into words ({error}): close its quotation."
         return
@@ -181,18 +181,13 @@ def _key(settings: Settings) -> str | None:
     return os.environ.get(settings.key_env, "").strip() or None
 
 
-def program_of(model: str) -> list[str]:
-    """The words of a program's command line, as a shell splits it. Raises `ValueError` for an open quotation."""
-    return shlex.split(model.removeprefix(PREFIX))
-
-
 async def answer_by_program(question: Question, seconds: float) -> None:
     """Has a question answered by the program that its model names, within `seconds`."""
     call = question.call
     prompt = "\n\n".join([*(each.content for each in call.messages), in_words(call.schema.model_json_schema())]) + "\n"
     messages = [{"role": "user", "content": prompt}]
     if await question.begin({"model": question.model, "messages": messages}):
-        outcome = await _run(program_of(question.model), prompt, seconds)
+        outcome = await _run(shlex.split(question.model.removeprefix(PREFIX)), prompt, seconds)
         question.end(outcome, served=not isinstance(outcome, ModelFailed) or outcome.kind != "unreachable")
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 from filelock import FileLock
 
 from tunesmith.graph.models.calls import FailureKind, ModelFailed, Outcome, Waiting, completion_error
-from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.errors import TunesmithError, refusals
 
 if TYPE_CHECKING:
     from tunesmith.graph.models.client import Question
@@ -148,17 +148,13 @@ class BatchModels:
 
     def _write(self, pending: Mapping[str, Mapping[str, Any]]) -> None:
         """Adds `pending` to the file, and takes answered requests out of it, while no other run changes it."""
-        try:
+        with refusals(f"{self._requests} cannot be written", "choose another folder for --model batch:DIR"):
             self._requests.parent.mkdir(parents=True, exist_ok=True)
             # The lock is on a file beside it, as the file itself is replaced.
             with FileLock(self._requests.with_name(f".{self._requests.name}.lock")):
                 wanted = {**read_requests(self._requests), **pending}
                 unanswered = {name: body for name, body in wanted.items() if name not in self._answers}
                 _write_requests(self._requests, unanswered)
-        except OSError as error:
-            raise TunesmithError(
-                f"{self._requests} cannot be written ({error.strerror}); choose another folder for --model batch:DIR."
-            ) from error
 
 
 class ReplayModels:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tunesmith.actors.process import Isolated
-from tunesmith.actors.workers import CompilerReady, CompileWorker
+from tunesmith.actors.workers import CompileWorker
 from tunesmith.graph.context import Context
 from tunesmith.graph.dispatch import BASELINE as BY_BASELINE
 from tunesmith.graph.dispatch import Dispatching, DispatchRule, can_launch, dispatching
@@ -238,7 +238,7 @@ class _Writer:
             if self._compiler is None:
                 process = Isolated("compile", CompileWorker, device.limits, device.index)
                 ready: Any = process.call("start", COMPILE_SECONDS)
-                self._compiler = process, ready.version if isinstance(ready, CompilerReady) else "an unknown compiler"
+                self._compiler = process, ready[0] if isinstance(ready, tuple) else "an unknown compiler"
             process, version = self._compiler
             made: Any = process.call("compile", COMPILE_SECONDS, source)
         except TunesmithError as error:

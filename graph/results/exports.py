@@ -28,7 +28,7 @@ from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.results.best import CHECKSUMS, RUNTIME, altered_files
 from tunesmith.graph.results.runtime import STORAGE_TYPES, Kernels
 from tunesmith.graph.settings import as_path, require_new_folder
-from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.errors import TunesmithError, refusals
 from tunesmith.kernels.backends.triton.autotune import calls_of, write_cache
 from tunesmith.kernels.search.tables import ConfigResult, write_t4
 from tunesmith.kernels.spec.dtypes import DTYPE_NAMES, DTYPES
@@ -312,7 +312,7 @@ def read_results(run: Path) -> dict[str, list[ConfigResult]]:
     found: dict[str, list[ConfigResult]] = {}
     with Journal(run, create=False, reading=True) as journal:
         log = RunLog(journal)
-        task, names, weights = log.started.task, list(log.baseline_seconds or {}), log.weights
+        task, names, weights = log.started.task, list(log.baseline_seconds or {}), log.started.task.weights
         for evaluation in log.evaluations():
             value = objective(evaluation, names, dict.fromkeys(names, 1e-3), weights)
             if value is None and evaluation.failure is None:
@@ -375,7 +375,7 @@ def export_run(run: str | Path, form: str, out: str | Path | None = None, kernel
             f"The run in {run} was tuned with {backend}, and this form holds {BACKENDS[held].language} kernels: use the"
             f" files of its best/, or tune with --backend {held}."
         )
-    try:
+    with refusals(f"--out: {folder} cannot be written", "choose another"):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as made:
             complete = Path(made) / "export"
@@ -383,6 +383,4 @@ def export_run(run: str | Path, form: str, out: str | Path | None = None, kernel
             if folder.exists():
                 shutil.rmtree(folder)
             complete.rename(folder)
-    except OSError as error:
-        raise TunesmithError(f"--out: {folder} cannot be written ({error.strerror}); choose another.") from error
     return folder

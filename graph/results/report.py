@@ -220,7 +220,11 @@ def speedup_bars(summary: Summary) -> tuple[ChartAxis, list[dict[str, Any]]] | N
 
 def _us(log: RunLog, evaluation: Evaluation, workloads: Sequence[str]) -> float | None:
     """The geometric mean of an evaluation's times; None where it failed, or a workload has no time."""
-    return objective(evaluation, workloads, dict.fromkeys(workloads, 1e-6), log.weights) if workloads else None
+    return (
+        objective(evaluation, workloads, dict.fromkeys(workloads, 1e-6), log.started.task.weights)
+        if workloads
+        else None
+    )
 
 
 def _tuned(log: RunLog, summary: Summary) -> tuple[str, ...]:
@@ -275,7 +279,7 @@ def _search_chart(log: RunLog, goal: Sequence[str], most: int) -> Chart | None:
 def effect_charts(log: RunLog, summary: Summary) -> list[Chart]:
     """A chart for each parameter of the general configuration's template that makes a difference, the largest first."""
     general = summary.general
-    tree = read_tree(log, (), _tuned(log, summary), log.weights)
+    tree = read_tree(log, (), _tuned(log, summary), log.started.task.weights)
     node = None if general is None else tree.node(general.template)
     if general is None or node is None or not node.ranked:
         return []

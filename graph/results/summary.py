@@ -31,7 +31,7 @@ from tunesmith.graph.roles.planner import no_template
 from tunesmith.graph.roles.tester import account
 from tunesmith.graph.settings import require_writable_file
 from tunesmith.graph.state import Plan
-from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.errors import TunesmithError, refusals
 from tunesmith.hw.probe import DeviceInfo
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.outcome import Measured, describe
@@ -251,13 +251,11 @@ def write_csv(folder: Path, out: Path, *, force: bool = False) -> int:
         rows = list(_rows(log))
     parameters = dict.fromkeys(name for row in rows for name in row if name not in COLUMNS)
     require_writable_file(out, "--csv", begins=",".join((*FIRST, *COMPARED)).encode(), force=force)
-    try:
-        with out.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, [*FIRST, *COMPARED, *parameters, *LAST], restval="")
-            writer.writeheader()
-            writer.writerows(rows)
-    except OSError as error:
-        raise JournalError(f"{out} cannot be written ({error.strerror}); choose another --csv.") from error
+    refused = refusals(f"{out} cannot be written", "choose another --csv")
+    with refused, out.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, [*FIRST, *COMPARED, *parameters, *LAST], restval="")
+        writer.writeheader()
+        writer.writerows(rows)
     return len(rows)
 
 

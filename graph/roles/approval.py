@@ -40,13 +40,9 @@ def approve(state: State, context: Context) -> tuple[State, PlanApproved]:
     return {"plan": plan.model_dump(mode="json")}, PlanApproved(plan=plan)
 
 
-class PlanError(TunesmithError):
-    """A plan that was edited cannot be carried out."""
-
-
 def decide(context: Context, folder: Path, ask: Ask | None, plan: Plan) -> Plan:
     """The plan as the person wants it. Without a terminal (`ask` is None) it raises `Waiting` the first time and reads
-    the file the next time. Raises `PlanError` for a file that makes no plan."""
+    the file the next time. Raises `TunesmithError` for a file that makes no plan."""
     stage = stage_of(plan.round)
     file = folder / f"plan-{plan.round}.json"
 
@@ -54,9 +50,9 @@ def decide(context: Context, folder: Path, ask: Ask | None, plan: Plan) -> Plan:
         try:
             data = json.loads(file.read_text(encoding="utf-8-sig"))
         except OSError as error:
-            raise PlanError(f"The plan {file} cannot be read: {error.strerror}.") from error
+            raise TunesmithError(f"The plan {file} cannot be read: {error.strerror}.") from error
         except ValueError as error:
-            raise PlanError(f"{file} is not valid JSON: {error}; fix it and resume.") from error
+            raise TunesmithError(f"{file} is not valid JSON: {error}; fix it and resume.") from error
         return check_plan(data, plan, context, str(file))
 
     if context.log.last(ApprovalAwaited, stage) is not None:
@@ -72,12 +68,13 @@ def decide(context: Context, folder: Path, ask: Ask | None, plan: Plan) -> Plan:
 
 
 def check_plan(data: Any, planned: Plan, context: Context, where: str) -> Plan:
-    """The plan of `data` (JSON) in the place of `planned`; its scope follows from its workloads. Raises `PlanError`."""
+    """The plan of `data` (JSON) in the place of `planned`; its scope follows from its workloads. Raises
+    `TunesmithError`."""
     try:
         plan = Plan.model_validate(data)
     except ValidationError as error:
         why = explain(error, data)
-        raise PlanError(f"{where}: {why}{'' if why.endswith('?') else '; fix it and resume.'}") from error
+        raise TunesmithError(f"{where}: {why}{'' if why.endswith('?') else '; fix it and resume.'}") from error
     names, left = context.tuned_names, context.evaluations_left()
     unknown = [name for name in plan.workloads if name not in names]
     written = any(branch.written for branch in plan.branches)
@@ -91,7 +88,7 @@ def check_plan(data: Any, planned: Plan, context: Context, where: str) -> Plan:
     problems = [sentence for wrong, sentence in checks if wrong]
     problems += [f"branches: {problem}" for problem in branch_problems(list(plan.branches), context.tree())]
     if problems:
-        raise PlanError(f"{where}: {problems[0].rstrip('.')}; fix it and resume.")
+        raise TunesmithError(f"{where}: {problems[0].rstrip('.')}; fix it and resume.")
     # A person who edits workloads easily forgets the scope, by which later rounds are planned.
     workloads = tuple(name for name in names if name in plan.workloads)
     scope = "general" if len(workloads) == len(names) else "workload"

@@ -39,7 +39,7 @@ def plan_by_rules(context: Context, number: int, tree: Tree) -> Plan | None:
     tunable = [node for node in tree.usable if node.template.has_choices or not node.found]
     if not tunable:
         return None
-    quantities, weights, of = baseline_quantities(context), context.weights, context.settings.objective
+    quantities, weights, of = baseline_quantities(context), context.task.weights, context.settings.objective
     baseline, known = baseline_seconds(context), [node.best_seconds for node in tree.usable]
     seconds = {w: min((one[w] for one in known if w in one), default=baseline[w]) for w in baseline}
 

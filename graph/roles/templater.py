@@ -13,7 +13,7 @@ from typing import Literal
 
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal import events
-from tunesmith.graph.journal.log import LIBRARY, round_of, stage_of, trial_stage
+from tunesmith.graph.journal.log import LIBRARY, TRIAL, round_of, stage_of
 from tunesmith.graph.models.calls import FailureKind, Message, ModelCall, ModelFailed, Models
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts import render
@@ -119,20 +119,17 @@ def measured(context: Context, requests: Sequence[EvaluationRequest], stage: str
     """The evaluations of `requests`, journalled as they come."""
     if requests:
         context.pool.roofline = context.roofline()
-    for request in requests:
-        context.pool.submit(request)
     found: list[Evaluation] = []
-    while len(found) < len(requests):
-        for request, evaluation in context.pool.collect():
-            key = config_key(evaluation.config)
-            context.journal.append(events.Evaluated(number=request.number, key=key, evaluation=evaluation), stage)
-            found.append(evaluation)
+    for request, evaluation in context.pool.evaluate(requests):
+        key = config_key(evaluation.config)
+        context.journal.append(events.Evaluated(number=request.number, key=key, evaluation=evaluation), stage)
+        found.append(evaluation)
     return found
 
 
 def trials_of(context: Context, stage: str) -> dict[str, Evaluation]:
     """The trials of a round that are in the journal, by template id."""
-    return {evaluation.template: evaluation for evaluation in context.log.evaluations(trial_stage(stage))}
+    return {evaluation.template: evaluation for evaluation in context.log.evaluations(stage + TRIAL)}
 
 
 def try_templates(
@@ -143,7 +140,7 @@ def try_templates(
     names = tuple(workload.name for workload in workloads or (*context.tuned, *context.held_out))
     wanted = [template for template in templates if template.id not in known]
     requests = [EvaluationRequest(at, one, one.default_config, names) for at, one in enumerate(wanted, len(known))]
-    return known | {one.template: one for one in measured(context, requests, trial_stage(stage))}
+    return known | {one.template: one for one in measured(context, requests, stage + TRIAL)}
 
 
 WITHDRAWN = "Rules of it were withdrawn; another template, of fewer, has its place."

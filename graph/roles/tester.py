@@ -16,11 +16,11 @@ from tunesmith.actors.judging.judge import CandidateVerdict
 from tunesmith.graph.context import Context, baseline_quantities, baseline_request
 from tunesmith.graph.journal import events
 from tunesmith.graph.journal.log import (
+    REPAIR,
     RunLog,
     VerifiedKernel,
     objective,
     quantities_of,
-    repair_stage,
     stage_of,
     weighted_geomean,
 )
@@ -192,7 +192,7 @@ class _Test:
         if requests:
             about = f"measuring {len(requests)} configurations in place of rejected ones"
             context.listener(Progress("test", about))
-        for made in measured(context, requests, repair_stage(self.stage)):
+        for made in measured(context, requests, self.stage + REPAIR):
             found[made.template, config_key(made.config)] = made
         out = disqualified(context)
         return [one for one in wanted if found[one.key].failure is None] or [
@@ -233,7 +233,7 @@ def finalists(
     # A test that was interrupted goes on with the finalists that it began with.
     began = context.log.entries(events.Compared, stage)
     wrong = (RunLog(context.journal, began[0].sequence) if began else context.log).rejected()
-    names, weights, of = context.tuned_names, context.weights, context.settings.objective
+    names, weights, of = context.tuned_names, context.task.weights, context.settings.objective
     had, templates = {one.key for one in after}, {one.template for one in after}
     right = [
         (events.Winner(template=one.template, config=one.config), one)
@@ -401,7 +401,7 @@ def _gain(context: Context, number: int) -> float:
         ratios = [(row.workload, found.ratio) for row in rows for found in (row.general, row.best) if found is not None]
         least.append({name: min(1.0, *(ratio for one, ratio in ratios if one == name)) for name, _ in ratios})
     before, now = least
-    weights = {workload.name: workload.weight for workload in context.tuned}
+    weights = context.task.weights
     if not before or set(before) != set(now):
         return math.inf
     return 1 - weighted_geomean(now, weights) / weighted_geomean(before, weights)

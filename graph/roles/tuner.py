@@ -13,7 +13,6 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
 from tunesmith.graph.context import Context, baseline_quantities, baseline_seconds
 from tunesmith.graph.history import prior_of
@@ -62,22 +61,6 @@ def max_evaluations(count: int, total: int) -> int:
     return max(1, math.ceil(sum(total / number / survivors(count, rung) for rung in range(number))))
 
 
-@dataclass(slots=True)
-class TemplateSearch:
-    """The search of one template in one round. known: points measured before it; asked: number of configurations."""
-
-    template: Template
-    space: Space
-    strategy: Strategy
-    known: set[int] = field(default_factory=set)
-    asked: int = 0
-
-    @property
-    def best(self) -> float | None:
-        """The best objective known of this template, from whatever round."""
-        return None if self.strategy.best is None else self.strategy.best[1]
-
-
 SHOW_SECONDS = 0.1
 """Seconds between two showings of progress."""
 
@@ -110,25 +93,27 @@ class _Round:
         begun = context.once(
             events.SearchStarted, self.stage, lambda: events.SearchStarted(workers=context.pool.max_in_flight)
         )
-        self.searches = [self._search(context.template(one), budget, begun.workers) for one in templates]
-        self.asked: dict[int, tuple[TemplateSearch, Config]] = {}
+        self.templates = {one: context.template(one) for one in templates}
+        self.searches = {one: self._search(self.templates[one], budget, begun.workers) for one in templates}
+        self.asked: dict[int, EvaluationRequest] = {}
         self.results: dict[int, Evaluation] = {}
         self.failures: Counter[str] = Counter()
         self._shown = 0.0
-        seconds, weights = baseline_seconds(context), context.weights
+        seconds, weights = baseline_seconds(context), context.task.weights
         self.usual = weighted_geomean({name: seconds[name] for name in plan.workloads}, weights)
         """The baseline's seconds, as the objective counts workloads."""
         floors = {one.name: floor / seconds[one.name] for one in self.workloads if (floor := context.floor(one))}
         complete = context.settings.objective == "time" and len(floors) == len(self.workloads)
         self.floor = weighted_geomean(floors, weights) if complete else None
         """The objective of a perfect kernel; None where a floor is not known."""
-        points = sum(len(search.space) - len(search.known) for search in self.searches)
+        points = sum(len(search.space) - len(search.known) for search in self.searches.values())
         last = plan.round >= context.settings.rounds
         self.most = context.settings.evaluations - (max(0, self.total - points) if last else 0)
         """The most evaluations of the run: the last round's space may have fewer new points than its share."""
 
-    def _search(self, template: Template, budget: int, workers: int) -> TemplateSearch:
-        """The search of a template. budget: its maximum number of evaluations; workers: configurations in flight."""
+    def _search(self, template: Template, budget: int, workers: int) -> Strategy:
+        """The search of a template, which knows earlier measurements. budget: its maximum number of evaluations;
+        workers: configurations in flight."""
         context, workloads = self.context, self.workloads
         conditions = [rule for limits in context.limits for rule in rules(template, workloads, limits)]
         space = Space.build(template.parameters, conditions)
@@ -136,7 +121,7 @@ class _Round:
             for limits in context.limits:
                 require_points(feasible(template, workloads, limits), template)
             require_points(space, template)
-        strategy = make_strategy(
+        search = make_strategy(
             context.settings.strategy,
             space,
             seed=context.settings.seed + self.plan.round,
@@ -145,13 +130,10 @@ class _Round:
             seeds=self._seeds(template, space),
             prior=prior_of(context.log, template, space),
         )
-        search = TemplateSearch(template, space, strategy)
         for entry in context.log.evaluations_of(template.id):
             evaluation = entry.event.evaluation
             known = set(self.plan.workloads) <= set(evaluation.outcomes) or evaluation.failure is not None
-            index = space.index(evaluation.config)
-            if entry.stage != self.stage and known and index is not None:
-                search.known.add(index)
+            if entry.stage != self.stage and known and space.index(evaluation.config) is not None:
                 self._tell(search, evaluation)
         return search
 
@@ -177,12 +159,12 @@ class _Round:
     def run(self) -> events.Searched:
         context, pool = self.context, self.context.pool
         self._replay()
-        for search in self.searches:
-            about = f" of {search.template.name}" if len(self.searches) > 1 else ""
+        for name, search in self.searches.items():
+            about = f" of {self.templates[name].name}" if len(self.searches) > 1 else ""
             size = f"{self.total} evaluations, {len(search.space)} configurations"
             self._show(f"Search{about}: strategy {context.settings.strategy} ({size}).")
         for number in [number for number in self.asked if number not in self.results]:
-            self._submit(number)
+            pool.submit(self.asked[number])
         while True:
             while pool.in_flight < pool.target_in_flight and self._ask():
                 pass
@@ -195,16 +177,13 @@ class _Round:
 
     def _replay(self) -> None:
         """Replays this round's journal entries to the searches, in order."""
-        by_id = {search.template.id: search for search in self.searches}
         entries: Iterator[Entry[events.Asked | events.Evaluated]] = self.context.journal.entries(
             events.Asked, events.Evaluated
         )
         for event in (entry.event for entry in entries if entry.stage == self.stage):
             if isinstance(event, events.Asked):
-                search = by_id[event.template]
-                self.asked[event.number] = (search, event.config)
-                search.strategy.assume_asked(event.config)
-                search.asked += 1
+                self._note(event.template, event.config)
+                self.searches[event.template].assume_asked(event.config)
             else:
                 self._learn(event.number, event.evaluation)
 
@@ -212,26 +191,27 @@ class _Round:
         """Submits one more configuration, of the template whose turn it is; False without budget, or without any."""
         if len(self.asked) >= self.total or self.context.search_seconds_left() <= 0:
             return False
-        counts, best = [one.asked for one in self.searches], [one.best for one in self.searches]
-        for position in ask_order(counts, best, self.total):
-            search = self.searches[position]
-            if (config := search.strategy.ask()) is not None:
-                number = len(self.asked)
-                search.asked += 1
-                self.asked[number] = (search, config)
-                event = events.Asked(number=number, template=search.template.id, config=config)
+        names, searches = list(self.searches), self.searches.values()
+        best = [None if one.best is None else one.best[1] for one in searches]
+        for position in ask_order([len(one.asked) for one in searches], best, self.total):
+            name = names[position]
+            if (config := self.searches[name].ask()) is not None:
+                request = self._note(name, config)
+                event = events.Asked(number=request.number, template=name, config=config)
                 self.context.journal.append(event, self.stage)
-                self._submit(number)
+                self.context.pool.submit(request)
                 return True
         return False
 
-    def _submit(self, number: int) -> None:
-        search, config = self.asked[number]
-        self.context.pool.submit(EvaluationRequest(number, search.template, config, self.plan.workloads))
+    def _note(self, template: str, config: Config) -> EvaluationRequest:
+        """The request for a configuration that was asked, numbered from 0."""
+        number = len(self.asked)
+        self.asked[number] = EvaluationRequest(number, self.templates[template], config, self.plan.workloads)
+        return self.asked[number]
 
     def _record(self, number: int, evaluation: Evaluation) -> None:
         """Raises `TaskError` where the default configuration of a template does not compile: the others will hardly."""
-        template, failure = self.asked[number][0].template, evaluation.failure
+        template, failure = self.asked[number].template, evaluation.failure
         if isinstance(failure, CompileFailed) and evaluation.config == template.default_config:
             values = f" ({assignments(evaluation.config)})" if evaluation.config else ""
             raise TaskError(
@@ -250,19 +230,19 @@ class _Round:
         self.results[number] = evaluation
         if (failure := evaluation.failure) is not None:
             self.failures[failure.kind] += 1
-        self._tell(self.asked[number][0], evaluation)
+        self._tell(self.searches[evaluation.template], evaluation)
 
-    def _tell(self, search: TemplateSearch, evaluation: Evaluation) -> None:
-        settings, weights = self.context.settings, self.context.weights
+    def _tell(self, search: Strategy, evaluation: Evaluation) -> None:
+        settings, weights = self.context.settings, self.context.task.weights
         seen = observation(evaluation, self.plan.workloads, self.baseline, weights, settings.objective)
-        if has(evaluation.config, self.defects.get(search.template.id, {})):
+        if has(evaluation.config, self.defects.get(evaluation.template, {})):
             # A configuration with the defect of rejected winners must not attract the search.
             seen = Observation(None, failure="wrong_result")
-        search.strategy.tell(evaluation.config, seen)
+        search.tell(evaluation.config, seen)
 
     def _show(self, message: str) -> None:
         self._shown = time.monotonic()
-        best = min((one.best for one in self.searches if one.best is not None), default=None)
+        best = min((one.best[1] for one in self.searches.values() if one.best is not None), default=None)
         progress = Progress(
             "tune",
             message,
@@ -279,16 +259,16 @@ class _Round:
     def _account(self) -> events.Searched:
         """The account of the searches: their sum and each of them."""
         found, each = list(self.results.values()), list[events.TemplateAccount]()
-        for search in self.searches:
-            own = [one for one in found if one.template == search.template.id]
+        for name, search in self.searches.items():
+            own = [one for one in found if one.template == name]
             account = events.TemplateAccount(
-                template=search.template.id,
-                strategy=search.strategy.describe(),
+                template=name,
+                strategy=search.describe(),
                 points=len(search.space),
                 cartesian=search.space.cartesian,
-                asked=search.asked,
-                exhausted=search.strategy.exhausted,
-                rng=search.strategy.random_state(),
+                asked=len(search.asked),
+                exhausted=search.exhausted,
+                rng=search.random_state(),
                 failures=failures_by_kind(own),
                 racing=racing(own),
             )
@@ -296,7 +276,7 @@ class _Round:
         return events.Searched(
             stage=self.stage,
             strategy=" | ".join(one.strategy for one in each),
-            points=sum(len(search.space) for search in self.searches),
+            points=sum(one.points or 0 for one in each),
             cartesian=sum(one.cartesian for one in each),
             asked=len(self.asked),
             exhausted=all(one.exhausted for one in each),

@@ -123,7 +123,7 @@ def build_verdict(
             continue
         here = {w.name: measured[w.name][key] for w in workloads if not w.held_out and key in measured[w.name]}
         means[key] = {
-            one: _mean({name: at.quantity(one) for name, at in here.items()}, context.weights) for one in kinds
+            one: _mean({name: at.quantity(one) for name, at in here.items()}, context.task.weights) for one in kinds
         }
     # A finalist of unknown energy wins only where all energies are unknown; then the fastest does.
     best = min(means, key=lambda key: (*_least(means[key][of], means[key]["time"]), key), default=None)

@@ -166,7 +166,7 @@ def _repeat_of(result: RunResult) -> Repeat:
     """The figures of a run that the ablation compares."""
     summary, usage = result.summary, result.summary.models
     ratio = summary.ratio if summary.general is not None else None
-    weights = {workload.name: workload.weight for workload in begun(result.folder).event.task.workloads}
+    weights = begun(result.folder).event.task.weights
     ratios = {row.workload: 1.0 if row.best is None else min(1.0, row.best.ratio) for row in summary.tuned}
     counted = ("calls", "prompt_tokens", "completion_tokens")
     counts: dict[str, Any] = {name: usage and getattr(usage, name) for name in counted}

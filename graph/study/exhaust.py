@@ -20,7 +20,7 @@ from tunesmith.graph.progress import Listener, Progress, silent
 from tunesmith.graph.run import hold_run
 from tunesmith.graph.settings import make_settings, require_writable_file
 from tunesmith.graph.setup import choose_device, inventory_for, pools
-from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.errors import TunesmithError, refusals
 from tunesmith.kernels.build.artifact import EvaluationRequest
 from tunesmith.kernels.outcome import Evaluation, Measured
 from tunesmith.kernels.rewrite.template import with_rules
@@ -74,10 +74,8 @@ def exhaust(
         raise TunesmithError(f"The space of {template.name} has {total} points, too many to measure; use --fix.")
     check_reference(loaded, [chosen], seed=seed, deadline=settings.reference_deadline)
     identity = ExhaustStarted(template=template.id, workload=chosen.name, device=device.name, seed=seed)
-    try:
+    with refusals(f"--out: {out} cannot be written", "choose another place"):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise TunesmithError(f"--out: {out} cannot be written ({error.strerror}); choose another place.") from error
     with (
         Journal(folder, create=True) as journal,
         hold_run(folder),
@@ -96,19 +94,17 @@ def exhaust(
             )
         done = {event.number: event.evaluation for event in log.events(Evaluated)}
         order = np.random.default_rng(seed).permutation(total).tolist()
-        waiting = iter([point for point in order if point not in done])
+        points = (point for point in order if point not in done)
+        requests = (EvaluationRequest(point, template, space.config(point), (chosen.name,)) for point in points)
         if len(done) < total:
             with make_pool() as pool:
-                while len(done) < total:
-                    while pool.in_flight < pool.target_in_flight and (point := next(waiting, None)) is not None:
-                        pool.submit(EvaluationRequest(point, template, space.config(point), (chosen.name,)))
-                    for request, evaluation in pool.collect():
-                        journal.append(Evaluated(number=request.number, evaluation=evaluation))
-                        done[request.number] = evaluation
-                        listener(Progress("exhaust", done=len(done), budget=total))
+                for request, evaluation in pool.evaluate(requests):
+                    journal.append(Evaluated(number=request.number, evaluation=evaluation))
+                    done[request.number] = evaluation
+                    listener(Progress("exhaust", done=len(done), budget=total))
         records = [_record(done[point]) for point in sorted(done)]
         size = tuple(chosen.sizes.values())
-        points = write_cache(
+        count = write_cache(
             out, template.parameters, records, device=device.name, kernel=loaded.name, problem_size=size
         )
         journal.close()
@@ -116,7 +112,7 @@ def exhaust(
         with suppress(OSError):
             # Files of others may lie there.
             folder.rmdir()
-    return out, points, sum(record.failure is not None for record in records)
+    return out, count, sum(record.failure is not None for record in records)
 
 
 def _fix(template: Template, fixed: Mapping[str, Scalar]) -> Template:

@@ -9,25 +9,12 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tunesmith.hw.drivers import Report, load_module
+from tunesmith.hw.drivers import DeviceInfo, Report, load_module
 from tunesmith.hw.errors import Unavailable
 from tunesmith.hw.limits import DeviceLimits
-
-
-@dataclass(frozen=True)
-class OpenClDevice:
-    """One device. `index` counts over all platforms in pyopencl's order; the pair locates it there."""
-
-    index: int
-    platform_index: int
-    device_index: int
-    platform: str
-    driver: str
-    limits: DeviceLimits
 
 
 def load() -> Any | Unavailable:
@@ -84,7 +71,7 @@ def _can_be_made(folder: Path) -> bool:
 
 
 @signals_kept()
-def read_devices(cl: Any) -> Report[OpenClDevice] | Unavailable:
+def read_devices(cl: Any) -> Report[DeviceInfo] | Unavailable:
     """List the CPUs and GPUs, or say why that cannot be done."""
     keep_pocl_cache()
     try:
@@ -95,7 +82,7 @@ def read_devices(cl: Any) -> Report[OpenClDevice] | Unavailable:
             f"OpenCL finds no platform ({error}): install the vendor's OpenCL driver, or PoCL for the CPU "
             "with pip install 'tunesmith[opencl]'."
         )
-    devices: list[OpenClDevice] = []
+    devices: list[DeviceInfo] = []
     notes: list[str] = []
     for platform_index, platform in enumerate(platforms):
         try:
@@ -119,7 +106,9 @@ def read_devices(cl: Any) -> Report[OpenClDevice] | Unavailable:
                 name = str(device.name).strip()
                 notes.append(f"The OpenCL device {name} is neither a CPU nor a GPU and is left out.")
                 continue
-            devices.append(OpenClDevice(index, platform_index, device_index, platform.name.strip(), driver, limits))
+            place: dict[str, Any] = {"platform": platform.name.strip(), "platform_index": platform_index}
+            place["device_index"] = device_index
+            devices.append(DeviceInfo("opencl", index, limits.name, limits, driver=driver, **place))
     return Report(tuple(devices), tuple(notes))
 
 

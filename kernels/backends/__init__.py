@@ -80,12 +80,9 @@ class BoundLaunch:
     arguments: tuple[Any, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class HostCall:
-    """Work that a function of the host gives the device, in place of a launch, such as a library's. With CUDA the
-    function only enqueues on the device's stream, so that its work can be captured; with OpenCL it does the work."""
-
-    run: Callable[[], object]
+HostCall = Callable[[], object]
+"""Work that a function of the host gives the device, in place of a launch, such as a library's. With CUDA the function
+only enqueues on the device's stream, so that its work can be captured; with OpenCL it does the work."""
 
 
 class Device(Protocol):

@@ -406,8 +406,8 @@ class CudaDevice(Device):
             return callable_kernel(module, artifact), array
 
     def enqueue(self, launch: BoundLaunch | HostCall) -> None:
-        if isinstance(launch, HostCall):
-            launch.run()
+        if not isinstance(launch, BoundLaunch):
+            launch()
             return
         geometry = launch.geometry
         if 0 in geometry.grid or 0 in geometry.block:

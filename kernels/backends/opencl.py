@@ -268,7 +268,7 @@ def _protect(pages: NDArray[np.uint8], access: int) -> None:
 def _clocked(call: HostCall) -> float:
     """Seconds of a call, which does its work on the host before it returns."""
     begun = time.perf_counter()
-    call.run()
+    call()
     return time.perf_counter() - begun
 
 
@@ -380,7 +380,7 @@ class OpenclDevice(Device):
     def run(self, launches: Sequence[BoundLaunch | HostCall]) -> list[float]:
         """Runs launches to their end and returns the seconds of each."""
         with self.guarded():
-            calls = [launch for launch in launches if isinstance(launch, HostCall)]
+            calls = [launch for launch in launches if not isinstance(launch, BoundLaunch)]
             kernels = [launch for launch in launches if isinstance(launch, BoundLaunch)]
             assert not (calls and kernels), "calls are timed by the host's clock, and kernels by the device's"
             if calls:

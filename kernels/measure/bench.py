@@ -33,7 +33,6 @@ from tunesmith.kernels.check.compare import measure_set, warm_up
 from tunesmith.kernels.launch.buffers import WorkloadData
 from tunesmith.kernels.measure.opponents import (
     Encounter,
-    KernelRival,
     Prepared,
     Rival,
     forget_compiled,
@@ -91,17 +90,23 @@ class WorkloadComparison:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonRequest:
-    """Kernels to time beside each other. budget_seconds: for each; floor: seconds below which a candidate is
-    `Implausible`; energy_seconds: how long launches of each are repeated for their energy, 0 for not at all."""
+    """Kernels to time beside each other. candidates: compiled, or why not; budget_seconds: for each; floor: seconds
+    below which a candidate is `Implausible`; energy_seconds: how long launches of each are repeated for their energy, 0
+    for not at all."""
 
     baseline: Candidate
-    candidates: Sequence[Candidate]
+    candidates: Sequence[Candidate | Outcome]
     workload: str
     rounds: int
     budget_seconds: float
     floor: float = 0.0
     energy_seconds: float = 0.0
     opponents: Sequence[Rival] = ()
+
+    def without_times(self, why: Outcome) -> WorkloadComparison:
+        """The answer where nothing could be timed."""
+        results = tuple(why if isinstance(one, Candidate) else one for one in self.candidates)
+        return WorkloadComparison(self.workload, results)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +217,7 @@ class Bench:
             found = LaunchFailed(str(error), sticky=error.sticky)
         if isinstance(found, WorkloadComparison):
             return found
-        return WorkloadComparison(request.workload, tuple(found for _ in request.candidates))
+        return request.without_times(found)
 
     def _compared(self, request: ComparisonRequest, data: WorkloadData) -> WorkloadComparison | Outcome:
         """`compare`, or why the baseline cannot be timed. Raises `DeviceError`."""
@@ -220,15 +225,14 @@ class Bench:
         seconds = self.device.sample_seconds * (COMPARISON_SAMPLE_FACTOR if self.device.has_graph_overhead else 1)
         # By position: the baseline, the candidates, then the opponents, kernels first.
         own = (request.baseline, *request.candidates)
-        rivals = sorted(request.opponents, key=lambda one: not isinstance(one, KernelRival))
+        rivals = sorted(request.opponents, key=lambda one: one[1] is None)
         kernels: dict[int, Checked] = {}
         failed: dict[int, Outcome] = {}
         functions: dict[int, Prepared | str] = {}
-        for at, made in enumerate((*own, *rivals)):
-            if isinstance(made, Opponent):
-                functions[at] = prepare_opponent(made, data, seconds)
+        for at, kernel in enumerate((*own, *(kernel for _, kernel in rivals))):
+            if kernel is None:
+                functions[at] = prepare_opponent(rivals[at - len(own)][0], data, seconds)
                 continue
-            kernel = made.made if isinstance(made, KernelRival) else made
             match _check(kernel, data, seconds) if isinstance(kernel, Candidate) else kernel:
                 case Checked() as checked:
                     kernels[at] = checked
@@ -253,7 +257,7 @@ class Bench:
             comparison = compare(timed[at], timed[0])
             return self._implausible(comparison.candidate, request.floor, data) or comparison
 
-        def encounter(at: int, rival: Rival) -> Encounter:
+        def encounter(at: int, rival: Opponent) -> Encounter:
             why = describe(failed[at]) if at in failed else functions.get(at)
             if isinstance(why, str):
                 return Encounter(rival.name, rival.label, why=why)
@@ -265,7 +269,7 @@ class Bench:
         return WorkloadComparison(
             request.workload,
             tuple(result(at) for at in range(1, len(own))),
-            opponents=tuple(encounter(at, rival) for at, rival in enumerate(rivals, len(own))),
+            opponents=tuple(encounter(at, rival) for at, (rival, _) in enumerate(rivals, len(own))),
             energies=tuple(energies.get(at) for at in range(len(own))) if request.energy_seconds else (),
         )
 
@@ -439,13 +443,8 @@ PAUSE_SECONDS = 0.001
 """Between two readings of the counter, so that the thread that launches gets its turn."""
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
-    """The counter came to `joules` at `at`, give or take `slack` seconds."""
-
-    at: float
-    joules: float
-    slack: float
+Move = tuple[float, float, float]
+"""When the counter moved, the joules that it came to then, and by how many seconds that time may be off."""
 
 
 def measure_energy(
@@ -471,7 +470,7 @@ def measure_energy(
             if joules is None:
                 return
             if joules != last:
-                moves.append(Move((before + now) / 2, joules, (now - before) / 2))
+                moves.append(((before + now) / 2, joules, (now - before) / 2))
             before, last = now, joules
 
     watcher = threading.Thread(target=watch, daemon=True)
@@ -483,8 +482,8 @@ def measure_energy(
             launches = progress[-1][1] + run()
             progress.append((clock(), launches))
             # A later move belongs to launches that were not counted yet.
-            known = [move for move in list(moves) if move.at <= progress[-1][0]]
-            if len(known) > 1 and known[-1].at - known[0].at >= seconds:
+            known = [move for move in list(moves) if move[0] <= progress[-1][0]]
+            if len(known) > 1 and known[-1][0] - known[0][0] >= seconds:
                 return energy_between(known, progress)
             if progress[-1][0] - started > seconds + PATIENCE_SECONDS:
                 break
@@ -497,11 +496,10 @@ def measure_energy(
 def energy_between(moves: Sequence[Move], progress: Sequence[tuple[float, int]]) -> Energy | None:
     """The energy of a launch from the first of several moves to the last. progress: how many launches had ended when,
     in order; in a batch they end one after another, evenly."""
-    first, last = moves[0], moves[-1]
+    (first, before, first_slack), (last, after, last_slack) = moves[0], moves[-1]
     times, counts = [at for at, _ in progress], [count for _, count in progress]
-    begun, ended = np.interp([first.at, last.at], times, counts)
-    launches, lasted = float(ended - begun), last.at - first.at
+    begun, ended = np.interp([first, last], times, counts)
+    launches, lasted = float(ended - begun), last - first
     if launches <= 0 or lasted <= 0:
         return None
-    joules, error = (last.joules - first.joules) / launches, (first.slack + last.slack) / lasted
-    return Energy(joules, lasted, math.floor(launches), error)
+    return Energy((after - before) / launches, lasted, math.floor(launches), (first_slack + last_slack) / lasted)

@@ -11,7 +11,7 @@ import inspect
 import itertools
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -54,26 +54,9 @@ class Encounter:
     choice: Config | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """An opponent that can be timed. load: makes a sampler of its launches on the places that the arrays have then."""
-
-    load: Callable[[], Rotation]
-    first_seconds: float
-    choice: Config | None
-
-
-@dataclass(frozen=True, slots=True)
-class KernelRival:
-    """An opponent that is a kernel, compiled, or why it is not."""
-
-    name: str
-    label: str
-    made: Candidate | Outcome
-
-
-Rival = KernelRival | AnyOpponent
-"""An opponent of a comparison: a compiled kernel, or a function to call, such as a kernel under `triton.autotune`."""
+Rival = tuple[AnyOpponent, Candidate | Outcome | None]
+"""An opponent of a comparison, with its kernel, compiled, or why it is not; None where it is called, as a function is,
+and a kernel under `triton.autotune`."""
 
 
 def forget_compiled() -> None:
@@ -89,11 +72,11 @@ def prepare_opponent(opponent: AnyOpponent, data: WorkloadData, sample_seconds: 
     if framework not in known or (device.limits.kind == "gpu" and traits.on_host):
         return f"functions of {framework} do not run on this device; functions of {', '.join(known)} do"
     try:
-        calls = _Calls(opponent, data)
+        calls = Prepared(opponent, data)
         data.restore()
         started = time.monotonic()
         calls.once(0)
-        first_seconds = time.monotonic() - started
+        calls.first_seconds = time.monotonic() - started
         for _ in range(1, WARM_UP_CALLS):
             calls.once(0)
         # Arrays that are changed in place are judged after one call.
@@ -109,12 +92,8 @@ def prepare_opponent(opponent: AnyOpponent, data: WorkloadData, sample_seconds: 
         return f"it fails on the device: {error}"
     except Exception as error:  # noqa: BLE001 - it is the user's code, or a library's: whatever it raises is the answer
         return f"it raises {type(error).__name__}: {error}"
-    window = window_for(seconds, data.sets, sample_seconds, rounds=device.has_graph_overhead)
-    return Prepared(
-        lambda: Rotation(device, [calls.launch(index) for index in range(data.sets)], window),
-        first_seconds,
-        getattr(calls.function, "choice", None),
-    )
+    calls.window = window_for(seconds, data.sets, sample_seconds, rounds=device.has_graph_overhead)
+    return calls
 
 
 def _framework(opponent: AnyOpponent) -> str:
@@ -132,8 +111,11 @@ def _function_of(opponent: FunctionOpponent) -> Any:
     return getattr(module, opponent.function)
 
 
-class _Calls:
-    """Calls of an opponent on the sets of `data`."""
+class Prepared:
+    """An opponent that can be timed: its calls on the sets of `data`. choice: see `Encounter`."""
+
+    first_seconds = 0.0
+    window = 1
 
     def __init__(self, opponent: AnyOpponent, data: WorkloadData) -> None:
         self._device, self._framework, self._data = data.device, _framework(opponent), data
@@ -149,9 +131,17 @@ class _Calls:
         # A graph goes on writing where it wrote when it was captured: that memory belongs to these calls alone.
         self._pool: Any = None
 
+    @property
+    def choice(self) -> Config | None:
+        return getattr(self.function, "choice", None)
+
+    def load(self) -> Rotation:
+        """A sampler of its launches on the places that the arrays have now."""
+        return Rotation(self._device, [self.launch(index) for index in range(self._data.sets)], self.window)
+
     def launch(self, index: int) -> HostCall:
         """The call on set `index`, as something that a device runs."""
-        return HostCall(partial(self._run, self._given(index)))
+        return partial(self._run, self._given(index))
 
     def once(self, index: int) -> Any:
         """The result of a call."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tunesmith.kernels.rewrite.edits import Edit, Span, rendered, switched
 from tunesmith.kernels.rewrite.facts import AXES
-from tunesmith.kernels.rewrite.passes.record import Change, Pass, Refused, Subject
+from tunesmith.kernels.rewrite.passes.record import Change, Pass, Subject
 from tunesmith.kernels.spec.template import Constraint, LaunchGeometry, Parameter, Template
 
 NAME = "by-rules"
@@ -43,16 +43,16 @@ def compose(
     refused, found = dict[str, str](), dict[str, tuple[Pass, object]]()
     for one in (each for each in passes if subject.backend in each.languages):
         withdrawn = only is not None and one.name not in only
-        match = Refused(f"the rule {one.name} was withdrawn") if withdrawn else one.needs(subject)
-        if isinstance(match, Refused):
-            refused[one.name] = match.why
+        match = f"the rule {one.name} was withdrawn" if withdrawn else one.needs(subject)
+        if isinstance(match, str):
+            refused[one.name] = match
         else:
             found[one.name] = one, match
     for name in _ordered([one for one, _ in found.values()]):
         one, match = found[name]
         made = one.change(subject, match)
-        if isinstance(made, Refused):
-            refused[name] = made.why
+        if isinstance(made, str):
+            refused[name] = made
             del found[name]
         else:
             subject.changes[name] = made

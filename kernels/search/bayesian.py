@@ -19,11 +19,12 @@ import numpy as np
 from tunesmith.kernels.search import Observation, Strategy
 from tunesmith.kernels.search.model import (
     CovarianceKernel,
-    FailureModel,
     Floats,
     Posterior,
     Targets,
     best_candidate,
+    chance_of_success,
+    failure_model,
     log_expected_improvement,
     single_threaded,
 )
@@ -75,7 +76,7 @@ class SurrogateSearch(Strategy):
         self._next_fit = max(5, self.INITIAL_POINTS - (workers - 1) // 2)
         self._targets = Targets(space)
         self._failed: dict[int, None] = {}
-        self._failure_model: FailureModel | None = None
+        self._failure_model: Posterior | None = None
         self._failure_theta = self._kernel.failure_start
         self._improved_at = 0
         """Number of results known when the best one came."""
@@ -164,8 +165,8 @@ class SurrogateSearch(Strategy):
         if len(self.known) >= self.INITIAL_POINTS and self._failed and len(self._failed) < len(self.known):
             known = list(self.known)
             labels = np.array([float(point in self._failed) for point in known])
-            model = FailureModel(self._kernel, self.space.codes_of(known), labels, self._failure_theta)
-            likely = np.argsort(-model.success(labels, codes), kind="stable")[: max(1, len(fresh) // 4)]
+            model, _ = failure_model(self._kernel, self.space.codes_of(known), labels, self._failure_theta)
+            likely = np.argsort(-chance_of_success(model, labels, codes), kind="stable")[: max(1, len(fresh) // 4)]
             fresh, codes = [fresh[place] for place in likely], codes[likely]
         tables = self._kernel.tables(self._theta)
         near = self._kernel.between(tables, self.space.codes_of(list(self.asked)), codes)
@@ -200,10 +201,10 @@ class SurrogateSearch(Strategy):
         )
         self._failure_model = self._fit_failure_model() if self._failed else None
 
-    def _fit_failure_model(self) -> FailureModel:
+    def _fit_failure_model(self) -> Posterior:
         assert self._model is not None
-        failures = FailureModel(self._kernel, self._model.codes, self._labels(), self._failure_theta)
-        self._failure_theta = failures.theta
+        start, codes = self._failure_theta, self._model.codes
+        failures, self._failure_theta = failure_model(self._kernel, codes, self._labels(), start)
         return failures
 
     def _labels(self) -> Floats:
@@ -218,7 +219,7 @@ class SurrogateSearch(Strategy):
             self._taken_slots.append(self._slot[point])
         self._model.add(self.space.codes_of([point]))
         if self._failure_model is not None:
-            self._failure_model.posterior.add(self.space.codes_of([point]))
+            self._failure_model.add(self.space.codes_of([point]))
 
     def _extend(self, points: Sequence[int]) -> None:
         assert self._model is not None
@@ -257,4 +258,4 @@ class SurrogateSearch(Strategy):
         """The chance of success, at most 1, of `points`."""
         if self._failure_model is None:
             return np.ones(len(points))
-        return self._failure_model.success(self._labels(), self.space.codes_of(points))
+        return chance_of_success(self._failure_model, self._labels(), self.space.codes_of(points))

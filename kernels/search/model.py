@@ -289,22 +289,21 @@ _FIT_ITERATIONS = 10
 _FIT_POINTS = 100
 
 
-class FailureModel:
-    """The chance of success of points. A label is 1 (failed), 0 (did not) or NaN (not known yet)."""
+def failure_model(kernel: CovarianceKernel, codes: Codes, labels: Floats, start: Floats) -> tuple[Posterior, Floats]:
+    """The posterior of failures, and its hyperparameters. codes: the points, shape (points, parameters), with their
+    labels: 1 (failed), 0 (did not) or NaN (not known yet); start: hyperparameters to begin from."""
+    known = np.flatnonzero(np.isfinite(labels))
+    # As many of both kinds as there are, up to half each.
+    failed, fine = known[labels[known] > 0.5], known[labels[known] <= 0.5]
+    few = np.concatenate([failed[: max(_FIT_POINTS // 2, _FIT_POINTS - len(fine))], fine])[:_FIT_POINTS]
+    theta = kernel.fit(codes[few], labels[few] / _LABEL_DEVIATION, np.zeros(len(few)), start, _FIT_ITERATIONS)
+    return Posterior(kernel, theta, codes, np.zeros(len(codes)), codes[:0]), theta
 
-    def __init__(self, kernel: CovarianceKernel, codes: Codes, labels: Floats, start: Floats) -> None:
-        """codes: the points, shape (points, parameters), with their labels; start: hyperparameters to begin from."""
-        known = np.flatnonzero(np.isfinite(labels))
-        # As many of both kinds as there are, up to half each.
-        failed, fine = known[labels[known] > 0.5], known[labels[known] <= 0.5]
-        few = np.concatenate([failed[: max(_FIT_POINTS // 2, _FIT_POINTS - len(fine))], fine])[:_FIT_POINTS]
-        self.theta = kernel.fit(codes[few], labels[few] / _LABEL_DEVIATION, np.zeros(len(few)), start, _FIT_ITERATIONS)
-        self.posterior = Posterior(kernel, self.theta, codes, np.zeros(len(codes)), codes[:0])
 
-    def success(self, labels: Floats, others: Codes) -> Floats:
-        """The chance of success, at most 1, at `others`, given the points' labels in the order added."""
-        mean = self.posterior.mean(self.posterior.weights(labels / _LABEL_DEVIATION), others)
-        return np.asarray(np.clip(ndtr((0.5 - _LABEL_DEVIATION * mean) / _STEP_DEVIATION), MIN_SUCCESS, 1.0))
+def chance_of_success(failures: Posterior, labels: Floats, others: Codes) -> Floats:
+    """At most 1, at `others`. failures, labels: as of `failure_model`, with the labels in the order added."""
+    mean = failures.mean(failures.weights(labels / _LABEL_DEVIATION), others)
+    return np.asarray(np.clip(ndtr((0.5 - _LABEL_DEVIATION * mean) / _STEP_DEVIATION), MIN_SUCCESS, 1.0))
 
 
 SLOW_NOISE = 0.15

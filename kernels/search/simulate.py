@@ -10,7 +10,6 @@ import heapq
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +19,6 @@ from numpy.typing import NDArray
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.search import Observation, Prior, make_strategy
 from tunesmith.kernels.search.tables import Table, read_cache
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One search on one table. best[i]: best found over the optimum after i + 1 results, inf before the first
-    success. clock[i]: simulated seconds when result i came back. own_seconds: time spent in the strategy itself."""
-
-    best: NDArray[np.float64]
-    clock: NDArray[np.float64]
-    asks: int
-    own_seconds: float
 
 
 def simulate(
@@ -59,9 +47,9 @@ def simulate(
         runs = [replay(table, strategy, seed, budgets[-1], workers, source) for seed in range(seeds)]
         for budget, row in zip(budgets, rows, strict=True):
             # All results where the space is smaller than the budget.
-            found = [run.best[min(budget, len(run.best)) - 1] for run in runs]
+            found = [best[min(budget, len(best)) - 1] for best, *_ in runs]
             row[:] = *np.quantile(found, (0.5, 0.1, 0.9), method="nearest"), np.mean(np.log(found))
-        own = sum(run.own_seconds for run in runs) / max(1, sum(run.asks for run in runs))
+        own = sum(seconds for *_, seconds in runs) / max(1, sum(asks for _, _, asks, _ in runs))
         names = ("median", "p10", "p90", "mean_log_ratio")
         results = [
             {"budget": budget, **dict(zip(names, map(_finite, row.tolist()), strict=True))}
@@ -77,8 +65,12 @@ def simulate(
     }
 
 
-def replay(table: Table, name: str, seed: int, budget: int, workers: int = 1, prior: Prior | None = None) -> Run:
-    """The search of the strategy `name` on `table`, until `budget` results, with `workers` points in flight."""
+def replay(
+    table: Table, name: str, seed: int, budget: int, workers: int = 1, prior: Prior | None = None
+) -> tuple[NDArray[np.float64], NDArray[np.float64], int, float]:
+    """The search of the strategy `name` on `table`, until `budget` results, with `workers` points in flight. Gives for
+    each result the best found by then over the optimum, inf before the first success, and the simulated seconds when it
+    came back; the number of asks; the seconds spent in the strategy itself."""
     space, optimum = table.space, table.optimum
     started = time.perf_counter()
     strategy = make_strategy(name, space, seed=seed, budget=budget, workers=workers, prior=prior)
@@ -112,7 +104,7 @@ def replay(table: Table, name: str, seed: int, budget: int, workers: int = 1, pr
         started = time.perf_counter()
         strategy.tell(result.config, Observation(result.time, failure=result.failure))
         own += time.perf_counter() - started
-    return Run(np.array(found), np.array(clock), asks, own)
+    return np.array(found), np.array(clock), asks, own
 
 
 def _finite(value: float) -> float | None:

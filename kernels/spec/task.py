@@ -283,6 +283,10 @@ class Task(Strict):
         return self
 
     @property
+    def weights(self) -> dict[str, float]:
+        return {workload.name: workload.weight for workload in self.workloads}
+
+    @property
     def size_names(self) -> frozenset[str]:
         return frozenset(self.workloads[0].sizes)
 

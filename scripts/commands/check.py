@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from tunesmith.actors.judging.judge import CandidateVerdict, JudgeOptions, compile_on_paper, judge, rejected
+from tunesmith.actors.judging.judge import CandidateVerdict, JudgeOptions, compile_all, judge, rejected
 from tunesmith.actors.judging.task_check import check_reference, check_task, meant_for
 from tunesmith.actors.process import Isolated, preload
 from tunesmith.actors.workers import CompileWorker, Deadlines
@@ -108,7 +108,7 @@ def _judged(
         # The mistakes that can be found without the device.
         with Isolated("compile", CompileWorker, limits, 0) as compiler:
             meant, seconds = meant_for(task, limits) or task.workloads, options.deadlines.compile
-            made = compile_on_paper([compiler], task, candidate, point, meant, limits, seconds)
+            made = compile_all([compiler], task, candidate, point, meant, seconds, limits=limits)
         if isinstance(made, Candidate):
             detail = f"it was compiled for {limits.name} and not launched"
             verdict = CandidateVerdict("partial", detail=detail, artifacts={"candidate": made.digests})

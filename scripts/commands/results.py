@@ -12,7 +12,7 @@ import typer
 
 from tunesmith.cli.app import Force, Json, echo
 from tunesmith.cli.tables import print_json, print_rows, print_summary, short, speedup, us
-from tunesmith.graph.history import VARIABLE, HistoryError, StoredResult, open_store
+from tunesmith.graph.history import VARIABLE, StoredResult, open_store
 from tunesmith.graph.results.exports import export_run
 from tunesmith.graph.results.report import render_markdown
 from tunesmith.graph.results.summary import compare_runs, read_summary, write_csv
@@ -133,14 +133,14 @@ def wisdom(
 ) -> None:
     """List, show, export or import the results of earlier runs."""
     if action not in ACTIONS:
-        raise HistoryError(f"wisdom: there is no '{action}'; use one of {', '.join(ACTIONS)}.")
+        raise TunesmithError(f"wisdom: there is no '{action}'; use one of {', '.join(ACTIONS)}.")
     if name is None and ACTIONS[action]:
-        raise HistoryError(f"wisdom {action}: name {ACTIONS[action]}.")
+        raise TunesmithError(f"wisdom {action}: name {ACTIONS[action]}.")
     if force and action != "export":
-        raise HistoryError(f"--force: it goes with `wisdom export`; leave it out of `wisdom {action}`.")
+        raise TunesmithError(f"--force: it goes with `wisdom export`; leave it out of `wisdom {action}`.")
     store = open_store()
     if store is None:
-        raise HistoryError(f"wisdom: it is switched off ({VARIABLE}=off), so there is nothing to {action}.")
+        raise TunesmithError(f"wisdom: it is switched off ({VARIABLE}=off), so there is nothing to {action}.")
     if action == "export":
         typer.echo(f"{store.write_file(Path(str(name)), force=force)} results written to {name}")
     elif action == "import":

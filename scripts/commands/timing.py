@@ -24,16 +24,16 @@ from tunesmith.graph.settings import as_path
 from tunesmith.graph.setup import choose_device, pools
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.probe import DeviceInfo, probe
-from tunesmith.hw.roofline import Roofline, Timed
+from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.build.artifact import Candidate, EvaluationRequest
 from tunesmith.kernels.check.verify import infeasible_on
 from tunesmith.kernels.measure.bench import ComparisonRequest, WorkloadComparison
-from tunesmith.kernels.measure.opponents import KernelRival, Rival
+from tunesmith.kernels.measure.opponents import Rival
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import AnyOutcome, Outcome, describe
 from tunesmith.kernels.reader.signature import require_signatures
 from tunesmith.kernels.rewrite.template import with_rules
-from tunesmith.kernels.spec.task import FunctionOpponent, KernelOpponent, Opponent, Task, Workload
+from tunesmith.kernels.spec.task import FunctionOpponent, KernelOpponent, Task, Workload
 from tunesmith.kernels.spec.taskfile import load_task, parse_config, template_of
 from tunesmith.kernels.spec.template import Config, Template, described
 
@@ -127,10 +127,8 @@ def _measure(
                 raise TunesmithError(f"{label} cannot be measured ({reason_of(kernel)}): {why}.")
             kernels.append(kernel)
         candidate, baseline = kernels
-        rivals = [
-            KernelRival(one.name, one.label, compiled(one.template, {}))
-            if isinstance(one, KernelOpponent) and not one.configs
-            else one
+        rivals: list[Rival] = [
+            (one, compiled(one.template, {}) if isinstance(one, KernelOpponent) and not one.configs else None)
             for one in opponents
         ]
         probes = compiler.call("probes", DEADLINE)
@@ -146,12 +144,12 @@ def _measure(
                 prepare(workload)
                 floor = roofline.floor_seconds(*work[workload.name])
                 rows.append(_row(examiner, workload, candidate, baseline, rivals, floor))
-    timed = [
-        Timed(f"the {kernel} on {row['workload']}", row["cold"][kernel]["median"], *work[row["workload"]])
+    timed = {
+        f"the {kernel} on {row['workload']}": (row["cold"][kernel]["median"], work[row["workload"]])
         for row in rows
         if "cold" in row
         for kernel in ("candidate", "baseline")
-    ]
+    }
     roofline, beaten = roofline.without_beaten(timed)
     for row in rows:
         row["floor_seconds"] = roofline.floor_seconds(*work[row["workload"]])
@@ -172,7 +170,7 @@ def _row(
     """The comparison on one workload, without `floor_seconds`, for which all times must be known."""
     row: dict[str, Any] = {"workload": workload.name, "sizes": workload.sizes, "types": workload.types}
     request = ComparisonRequest(baseline, [candidate], workload.name, ROUNDS, SECONDS, floor or 0.0, 0.0, rivals)
-    deadline = DEADLINE * (1 + sum(isinstance(rival, Opponent) for rival in rivals))
+    deadline = DEADLINE * (1 + sum(kernel is None for _, kernel in rivals))
     result = examiner.call("compare", deadline, request)
     if isinstance(result, WorkloadComparison):
         if result.opponents:

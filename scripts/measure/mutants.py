@@ -56,36 +56,28 @@ NEAR = 80
 """Tokens before and behind a name among which another is looked for to take its place."""
 
 
-class Token(NamedTuple):
-    """kind: clang's; start, end: its characters in the source."""
+class Piece(NamedTuple):
+    """A token, or an edit, which takes the place of the characters from start to end. kind: clang's of a token, or the
+    operator that made the edit."""
 
-    text: str
     kind: str
     start: int
     end: int
-
-
-class Edit(NamedTuple):
-    """The text that takes the place of the characters from start to end."""
-
-    operator: str
-    start: int
-    end: int
     text: str
 
 
-def parts_of(source: str) -> Iterator[list[Token]]:
+def parts_of(source: str) -> Iterator[list[Piece]]:
     """The tokens of a source in ASCII, then those of each macro of more than one token; of other directives none."""
     file = "source.cpp"
     tree = clang.Index.create().parse(file, ["-nostdinc"], [(file, source)])
-    lines, end = [list[Token]()], 0
+    lines, end = [list[Piece]()], 0
     for token in tree.get_tokens(extent=tree.cursor.extent):
         at, kind = token.extent.start.offset, token.kind.name
         if re.search(r"(?<!\\)\n", source[end:at]):
             lines.append([])
         end = token.extent.end.offset
         if kind != "COMMENT":
-            lines[-1].append(Token(token.spelling, kind, at, end))
+            lines[-1].append(Piece(kind, at, end, token.spelling))
     yield [token for line in lines if line and line[0].text != "#" for token in line]
     for line in lines:
         if [token.text for token in line[:2]] == ["#", "define"]:
@@ -99,7 +91,7 @@ def parts_of(source: str) -> Iterator[list[Token]]:
 class Part:
     """A part of a source. numbers: names of the kernel's arguments that are whole numbers."""
 
-    tokens: Sequence[Token]
+    tokens: Sequence[Piece]
     source: str
     numbers: Sequence[str]
     backend: BackendName
@@ -117,7 +109,7 @@ class Part:
                 self.partner[self.partner[at]] = at
         self.variables = {at for at in range(len(self.tokens)) if self._is_variable(at)}
 
-    def edits(self, rng: random.Random) -> Iterator[Edit]:
+    def edits(self, rng: random.Random) -> Iterator[Piece]:
         for at, token in enumerate(self.tokens):
             yield from self._of_token(at, token, rng)
             if token.text in ("[", "(") and self.partner.get(at, at) > at + 1:
@@ -137,13 +129,13 @@ class Part:
         """The text from one token to another, which is left out."""
         return self.source[self.tokens[start].start : self.tokens[end - 1].end] if end > start else ""
 
-    def _placed(self, operator: str, text: str, start: int, end: int | None = None) -> Edit:
+    def _placed(self, operator: str, text: str, start: int, end: int | None = None) -> Piece:
         """`text` in the place of the tokens from `start` to `end`, which is left out, or of one."""
-        return Edit(operator, self.tokens[start].start, self.tokens[start if end is None else end - 1].end, text)
+        return Piece(operator, self.tokens[start].start, self.tokens[start if end is None else end - 1].end, text)
 
-    def _before(self, operator: str, at: int, *texts: str) -> Iterator[Edit]:
+    def _before(self, operator: str, at: int, *texts: str) -> Iterator[Piece]:
         place = self.tokens[at - 1].end
-        yield from (Edit(operator, place, place, text) for text in texts)
+        yield from (Piece(operator, place, place, text) for text in texts)
 
     def _is_header(self, at: int) -> bool:
         return self._text(at) == "(" and self._text(at - 1) in ("for", "if", "while")
@@ -160,7 +152,7 @@ class Part:
             named and not declared and self._text(at + 1) not in ("(", "::") and self._text(at - 1) not in (".", "::")
         )
 
-    def _of_token(self, at: int, token: Token, rng: random.Random) -> Iterator[Edit]:
+    def _of_token(self, at: int, token: Piece, rng: random.Random) -> Iterator[Piece]:
         for operator, swaps in SWAPS.items():
             if token.text in swaps and self._is_value(at - 1):
                 yield self._placed(operator, swaps[token.text], at)
@@ -184,7 +176,7 @@ class Part:
         if others := sorted(one for one in near if one.isupper() == token.text.isupper()):
             yield self._placed("operand", rng.choice(others), at)
 
-    def _of_bracket(self, at: int, end: int) -> Iterator[Edit]:
+    def _of_bracket(self, at: int, end: int) -> Iterator[Piece]:
         before = self._text(at - 1)
         if self._text(at) == "[":
             first = at - 1
@@ -210,7 +202,7 @@ class Part:
         named = re.search(r"load|store", self._text(at - 1), re.IGNORECASE) is not None
         return named and (self._kind(at - 2) == "PUNCTUATION" or self._text(at - 2) == "return")
 
-    def _of_loop(self, at: int, end: int) -> Iterator[Edit]:
+    def _of_loop(self, at: int, end: int) -> Iterator[Piece]:
         places = [one for one in self._outside(at + 1, end) if self._text(one) == ";"]
         if len(places) != 2:
             return
@@ -224,7 +216,7 @@ class Part:
             yield self._placed("loop", f"{counted[1]} += 2" if counted else f"{text} + 1", step + 1, end)
         yield self._placed("bound", ";", at - 1, self._end_of(end + 1) + 1)
 
-    def _of_statement(self, at: int) -> Iterator[Edit]:
+    def _of_statement(self, at: int) -> Iterator[Piece]:
         end = self._end_of(at)
         starts = self._kind(at) == "IDENTIFIER" or self._text(at) in ("*", "++")
         if not starts or self._text(end) != ";" or self._kind(at + 1) in ("IDENTIFIER", "KEYWORD"):
@@ -252,7 +244,7 @@ class Part:
         return next(found, len(self.tokens) - 1)
 
 
-def edits(source: str, numbers: Sequence[str], backend: BackendName, rng: random.Random) -> list[Edit]:
+def edits(source: str, numbers: Sequence[str], backend: BackendName, rng: random.Random) -> list[Piece]:
     """All edits that are made, in the order of the source. numbers: as of `Part`."""
     return [edit for tokens in parts_of(source) for edit in Part(tokens, source, numbers, backend).edits(rng)]
 
@@ -317,10 +309,10 @@ def mutants_of(kernel: Mutant, seed: int, elsewhere: set[str]) -> list[Mutant]:
         if "__half2float" in edit.text:
             text = "#include <cuda_fp16.h>\n" + text
         line = source.count("\n", 0, edit.start) + 1
-        name = f"{kernel.file} {edit.operator} {edit.start}-{edit.end} {edit.text or 'nothing'}"
+        name = f"{kernel.file} {edit.kind} {edit.start}-{edit.end} {edit.text or 'nothing'}"
         lines = before[:SHOWN], after.strip()[:SHOWN]
-        made = Mutant(name, kernel.task, kernel.file, template, text, edit.operator, line, *lines)
-        by_operator[edit.operator].append(made)
+        made = Mutant(name, kernel.task, kernel.file, template, text, edit.kind, line, *lines)
+        by_operator[edit.kind].append(made)
     elsewhere |= {line.strip() for line in source[:entry].splitlines()}
     for found in by_operator.values():
         rng.shuffle(found)

@@ -27,7 +27,7 @@ import numpy as np
 
 from tunesmith.actors.pool.pool import Pool
 from tunesmith.actors.pool.workers import WorkerSet
-from tunesmith.actors.ray_cluster import cluster
+from tunesmith.actors.ray_cluster import cluster, total
 from tunesmith.actors.workers import Deadlines
 from tunesmith.cli.measure.runner import Record, execute, parser_of
 from tunesmith.graph.journal.events import Evaluated
@@ -168,15 +168,12 @@ def stretch(
     evaluations. Seconds and shares are of the workers' time between the first and the last."""
     kinds, found = {"lanes": pool.workers.lanes, "compilers": pool.workers.compilers}, dict[int, Evaluation]()
     before = {kind: sum(worker.busy_seconds for worker in workers) for kind, workers in kinds.items()}
-    waiting = iter(enumerate(configs))
+    requests = [EvaluationRequest(at, template, one, (place.workload,)) for at, one in enumerate(configs)]
     with tempfile.TemporaryDirectory() as folder, Journal(Path(folder), create=True) as journal:
         started = time.monotonic()
-        while len(found) < len(configs):
-            while pool.in_flight < pool.target_in_flight and (one := next(waiting, None)) is not None:
-                pool.submit(EvaluationRequest(one[0], template, one[1], (place.workload,)))
-            for request, evaluation in pool.collect():
-                journal.append(Evaluated(number=request.number, evaluation=evaluation))
-                found[request.number] = evaluation
+        for request, evaluation in pool.evaluate(requests):
+            journal.append(Evaluated(number=request.number, evaluation=evaluation))
+            found[request.number] = evaluation
         seconds = time.monotonic() - started
     busy = {
         kind: (sum(worker.busy_seconds for worker in workers) - before[kind]) / seconds / len(workers)
@@ -218,7 +215,7 @@ def measure_gpus(place: Place, most: int, compilers: int) -> dict[str, Any]:
     """The long stretch on 1, 2, 4 ... lanes, on a cold cache and on a warm one, where compiling does not count."""
     steps: list[dict[str, Any]] = []
     configs = place.configs(place.template, place.long)
-    with cluster() as offer:
+    with cluster():
         for lanes in sorted({*(2**power for power in range(8) if 2**power < most), most}):
             with ready_pool(place, lanes, compilers) as (pool, seconds):
                 step: dict[str, Any] = {"lanes": lanes, "workers_seconds": seconds}
@@ -227,7 +224,7 @@ def measure_gpus(place: Place, most: int, compilers: int) -> dict[str, Any]:
                     first = steps[0] if steps else step
                     step[name]["of_linear"] = round(step[name]["rate"] / first[name]["rate"] / lanes, 3)
                 steps.append(step)
-    return {"gpus_in_cluster": offer.gpus, "steps": steps}
+        return {"gpus_in_cluster": int(total("GPU")), "steps": steps}
 
 
 def measure_killers(place: Place, compilers: int) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Workers that pretend: for what the pool decides, as against what a device measures. Importable by worker processes
 only by value, so tests hand the classes of `pretending()` to the pool."""
 
-import itertools
 import os
 import signal
 import time
@@ -11,10 +10,10 @@ from typing import Any
 from tunesmith.actors.pool.pool import Pool
 from tunesmith.actors.pool.workers import WorkerSet
 from tunesmith.actors.process import pack, unpack
-from tunesmith.actors.workers import CompilerReady, Deadlines, LaneReady
+from tunesmith.actors.workers import Deadlines, LaneReady
 from tunesmith.hw.roofline import Roofline
 from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.build.artifact import Artifact, EvaluationRequest
+from tunesmith.kernels.build.artifact import Artifact, Candidate, EvaluationRequest
 from tunesmith.kernels.measure.bench import ComparisonRequest, WorkloadComparison
 from tunesmith.kernels.measure.timing import compare
 from tunesmith.kernels.outcome import Energy, Evaluation, Measured, Resources
@@ -45,8 +44,8 @@ def pretending(
         def __init__(self, limits: Any, index: int) -> None:
             self.limits, self.code = limits, os.urandom(8000)
 
-        def start(self) -> CompilerReady:
-            return CompilerReady("pretence 1", None)
+        def start(self) -> tuple[str, None]:
+            return "pretence 1", None
 
         def compile(self, source: Any) -> Any:
             time.sleep(60 if source.digest == endless else compile_seconds)
@@ -97,7 +96,8 @@ def pretending(
             samples = compare([[1e-5] * 3] * 3, [[2e-5] * 3] * 3)
             energy, count = request.energy_seconds, len(request.candidates)
             joules = tuple(Energy(1e-3 * (2 - at), energy, 1000, 0.01) for at in range(1 + count))
-            return WorkloadComparison(request.workload, (samples,) * count, energies=joules if energy else ())
+            results = tuple(samples if isinstance(one, Candidate) else one for one in request.candidates)
+            return WorkloadComparison(request.workload, results, energies=joules if energy else ())
 
         def calibrate(self, probes: Any) -> Roofline:
             return Roofline(((1 << 26, bandwidths[int(self.number)]),), {}, 1e-6)
@@ -119,20 +119,18 @@ def requests(count: int) -> list[EvaluationRequest]:
     return [EvaluationRequest(number, TEMPLATE, space.config(number), WORKLOAD) for number in range(count)]
 
 
-def run(pool: Pool, count: int, at: dict[int, Callable[[], object]] | None = None) -> list[Evaluation]:
-    """The first `count` evaluations, never more ahead than the pool asks for; when as many as a key of `at` have ended,
-    its value is called."""
-    waiting, found, actions = iter(requests(count)), dict[int, Evaluation](), dict(at or {})
-    while len(found) < count:
-        for one in itertools.islice(waiting, max(0, pool.target_in_flight - pool.in_flight)):
-            pool.submit(one)
-        for request, evaluation in pool.collect():
-            assert request.number not in found, "an evaluation ended twice"
-            found[request.number] = evaluation
-            if (action := actions.pop(len(found), None)) is not None:
-                action()
+def run(pool: Pool, wanted: Any, at: dict[int, Callable[[], object]] | None = None) -> list[Evaluation]:
+    """The evaluations of these requests, or of the first so many, in their order; when as many as a key of `at` have
+    ended, its value is called."""
+    asked = requests(wanted) if isinstance(wanted, int) else wanted
+    found, actions = dict[int, Evaluation](), dict(at or {})
+    for request, evaluation in pool.evaluate(asked):
+        assert request.number not in found, "an evaluation ended twice"
+        found[request.number] = evaluation
+        if (action := actions.pop(len(found), None)) is not None:
+            action()
     assert pool.in_flight == 0
-    return [found[number] for number in range(count)]
+    return [found[request.number] for request in asked]
 
 
 def drain(pool: Pool) -> dict[int, Evaluation]:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pretence import LIMITS, TASK, TEMPLATE, WORKLOAD, all_measured, drain, make_pool, pretending, requests, run
 
 from tunesmith.actors.pool.pool import ROOF_EXCLUDE_DEVIATION, deviation, typical
-from tunesmith.actors.ray_cluster import cluster, cpu_share, survey
+from tunesmith.actors.ray_cluster import cluster, cpu_share, survey, total
 from tunesmith.actors.workers import Deadlines
 from tunesmith.graph.journal.events import Evaluated
 from tunesmith.graph.journal.store import Journal, JournalError
@@ -25,7 +25,7 @@ from tunesmith.hw.device_lock import Holder
 from tunesmith.hw.errors import NoDevice, TunesmithError
 from tunesmith.hw.probe import DeviceInfo, Inventory
 from tunesmith.hw.roofline import Roofline
-from tunesmith.kernels.build.artifact import ArtifactCache, EvaluationRequest
+from tunesmith.kernels.build.artifact import ArtifactCache, Candidate, EvaluationRequest
 from tunesmith.kernels.build.source import code_key, specialise
 from tunesmith.kernels.measure.bench import ComparisonRequest
 from tunesmith.kernels.measure.opponents import Encounter
@@ -122,12 +122,13 @@ def test_who_ended_a_comparison_is_found_out_and_costs_no_other_anything() -> No
 
     class Lane(pretended["lane_class"]):  # type: ignore[misc]
         def compare(self, request: ComparisonRequest) -> Any:
-            rivals = request.opponents
-            deadly_here = any(one.config == deadly for one in request.candidates)
+            rivals = [one for one, _ in request.opponents]
+            deadly_here = any(isinstance(one, Candidate) and one.config == deadly for one in request.candidates)
             if deadly_here or any(one.name.startswith("ends") for one in rivals):
                 return Crashed("run", "pretended")
             answer = super().compare(request)
-            met = (Encounter(one.name, one.label, answer.results[0], answer.results) for one in rivals)
+            against = tuple(one if isinstance(one, Comparison) else None for one in answer.results)
+            met = (Encounter(one.name, one.label, against[0], against) for one in rivals)
             return replace(answer, opponents=tuple(met))
 
     cases: list[tuple[tuple[int, ...], tuple[str, ...], dict[str, Any]]] = [
@@ -140,15 +141,10 @@ def test_who_ended_a_comparison_is_found_out_and_costs_no_other_anything() -> No
     ]
     with make_pool(precision=Precision(energy_seconds=0.3), lane_class=Lane) as pool:
         for numbers, names, timed in cases:
-            compared = pool.compare(
-                EvaluationRequest(9, kernel, {}, WORKLOAD),
-                [every[number] for number in numbers],
-                WORKLOAD[0],
-                seed=7,
-                rounds=3,
-                budget_seconds=0.1,
-                opponents=[KernelOpponent(name=one, label="production", template=kernel) for one in names],
-            )
+            plain, finalists = EvaluationRequest(9, kernel, {}, WORKLOAD), [every[number] for number in numbers]
+            beside = [KernelOpponent(name=one, label="production", template=kernel) for one in names]
+            options: Any = {"seed": 7, "rounds": 3, "budget_seconds": 0.1, "opponents": beside}
+            compared = pool.compare(plain, finalists, WORKLOAD[0], **options)
             assert [type(one) for one in compared.results] == [Crashed if one == 1 else Comparison for one in numbers]
             energies = compared.energies[1:] or [None] * len(numbers)
             assert [one is not None for one in energies] == [one != 1 for one in numbers]
@@ -214,8 +210,8 @@ def test_the_survey_asks_every_node_and_a_cluster_here_is_left_running(ray_clust
 
     found = survey(broken)
     assert found.devices == () and len(found.notes) == 1 and found.notes[0].endswith(".")
-    with cluster() as offer:
-        assert offer.attached and (offer.cpus, offer.gpus) == (2, 3)
+    with cluster() as attached:
+        assert attached and (total("CPU"), total("GPU")) == (2, 3)
     assert ray_cluster.is_initialized()
 
 
@@ -318,7 +314,7 @@ def shared_code(count: int) -> list[EvaluationRequest]:
 def test_code_that_evaluations_share_is_compiled_once(ray_cluster: Any) -> None:
     configs = [one.config | {"WALK": walk} for walk in (1, 0) for one in shared_code(2 if walk else 1)]
     with make_pool(compilers=2, compile_seconds=0.5) as pool:
-        found = pool.evaluate([EvaluationRequest(at, TEMPLATE, one, WORKLOAD) for at, one in enumerate(configs)])
+        found = run(pool, [EvaluationRequest(at, TEMPLATE, one, WORKLOAD) for at, one in enumerate(configs)])
     assert [one.config for one in found] == configs and all_measured(found)
     assert [one.cached for one in found] == [False, True, False]
     # Counted from when the driver sees the call before it end: on a busy machine less than the half second.
@@ -352,7 +348,7 @@ def test_what_no_compiler_survives_is_not_compiled_for_each(pretence: Any, outco
             pool.submit(one)
         found = drain(pool)
         # Nor for one that comes later.
-        found |= dict(enumerate(pool.evaluate([late]), len(first)))
+        found |= dict(enumerate(run(pool, [late]), len(first)))
     assert len(found) == 4 and all(isinstance(one.outcomes[WORKLOAD[0]], outcome) for one in found.values())
     assert made.call_count == compilations
 

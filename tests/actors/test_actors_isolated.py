@@ -200,5 +200,5 @@ def test_a_compiler_has_another_version_where_its_headers_have(monkeypatch: pyte
     for name in ("limit_memory", "keep_memory", "os.nice"):
         monkeypatch.setattr(f"tunesmith.actors.workers.{name}", lambda *_: True)
     monkeypatch.setattr(metadata, "version", version)
-    said = CompileWorker(resolve_target("sm_90"), 0).start().version
+    said, _ = CompileWorker(resolve_target("sm_90"), 0).start()
     assert all(f"{name} {one}" in said for name, one in installed.items()), said

@@ -11,7 +11,7 @@ from unittest import mock
 
 import pytest
 import ray
-from pretence import LIMITS, TASK, drain
+from pretence import LIMITS, TASK, drain, run
 
 from tunesmith.actors.pool.pool import Pool
 from tunesmith.actors.pool.workers import ActorHandle, WorkerSet
@@ -56,7 +56,7 @@ def test_waiting_for_a_device_ends_with_the_time(task: Task, device: Any, monkey
         monkeypatch.setattr(f"tunesmith.actors.pool.{name}", 0.2)
     left = [math.inf]
     with make_pool(task, device, seconds_left=lambda: left[0]) as pool:
-        for wait in (lambda: pool.evaluate([request(task, 0)]), pool.calibrate):
+        for wait in (lambda: run(pool, [request(task, 0)]), pool.calibrate):
             with device_lock(device):
                 left[0] = 0.0
                 with pytest.raises(OutOfTime, match=r"time limit is reached\. .* is waiting for the device: pid \d+"):
@@ -80,7 +80,7 @@ def troubled(task: Task, device: Any, ray_cluster: Any, tmp_path_factory: pytest
 @pytest.fixture(scope="class")
 def found(task: Task, troubled: Pool) -> dict[int, Evaluation]:
     """Every trouble at once, healthy configurations before, between and after (numbers from 100)."""
-    (first,) = troubled.evaluate([request(task, 0, 100)])
+    (first,) = run(troubled, [request(task, 0, 100)])
     started = time.monotonic()
     for trouble in (WRONG, ENDLESS, NO_COMPILE, CRASH, LONG_COMPILE, PAST_END, UNWRITTEN, INPUT):
         troubled.submit(request(task, trouble))
@@ -123,7 +123,7 @@ class TestTroubles:
         """Each round of a run numbers its evaluations from 0, in the same pool; `evaluate` keeps the order. Nothing is
         compiled twice."""
         quick = {number: number for number in (INPUT, UNWRITTEN, PAST_END, WRONG, NO_COMPILE)} | {100: 0}
-        again = troubled.evaluate([request(task, trouble, at) for at, trouble in enumerate(quick.values())])
+        again = run(troubled, [request(task, trouble, at) for at, trouble in enumerate(quick.values())])
         assert troubled.in_flight == 0
         for number, after in zip(quick, again, strict=True):
             before = found[number]
@@ -137,7 +137,7 @@ class TestTroubles:
         """Two tunings of different clusters on one device never time kernels at the same moment. `collect` waits no
         longer than it is asked meanwhile."""
         assert troubled.collect(30.0) == [], "nothing is in flight"
-        assert isinstance(troubled.evaluate([request(task, 0)])[0].outcomes["16384"], Measured)
+        assert isinstance(run(troubled, [request(task, 0)])[0].outcomes["16384"], Measured)
         with device_lock(device):
             troubled.submit(request(task, 0, 2))
             waited = time.monotonic() + DEADLINES.run + 0.5
@@ -149,7 +149,7 @@ class TestTroubles:
 
     def test_what_ended_a_lane_is_never_rerun(self, task: Task, found: dict[int, Evaluation], troubled: Pool) -> None:
         started = time.monotonic()
-        assert troubled.evaluate([request(task, ENDLESS, 5)])[0].outcomes == found[ENDLESS].outcomes
+        assert run(troubled, [request(task, ENDLESS, 5)])[0].outcomes == found[ENDLESS].outcomes
         assert time.monotonic() - started < DEADLINES.run
         of = request(task, NO_COMPILE), [request(task, 0)], "16384"
         compared = troubled.compare(*of, seed=5, rounds=5, budget_seconds=0.05)
@@ -203,7 +203,7 @@ def test_killed_workers_are_replaced_and_no_process_outlives_the_pool(task: Task
 def test_a_mistake_that_a_lane_finds_is_a_sentence(task: Task, device: Any) -> None:
     broken = task.model_copy(update={"reference": "def scale_add(**_):\n    raise ArithmeticError('no such sum')\n"})
     with make_pool(broken, device) as pool, pytest.raises(TaskError, match=r"^.*ArithmeticError: no such sum.*$"):
-        pool.evaluate([request(broken, 0)])
+        run(pool, [request(broken, 0)])
 
 
 def test_a_worker_that_cannot_work_is_excluded_and_the_last_ends_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,4 +257,4 @@ def test_a_comparison_holds_an_end_against_who_ended_it_and_costs_no_other_anyth
             whole = [(one.name, one.comparison is not None, "process ended" in one.why) for one in found.opponents]
             assert whole == [("ends", False, True), ("same", True, False)][-len(beside) :]
         # The search goes on afterwards, on its own contents.
-        assert isinstance(pool.evaluate([request(task, 0)])[0].outcomes["16384"], Measured)
+        assert isinstance(run(pool, [request(task, 0)])[0].outcomes["16384"], Measured)

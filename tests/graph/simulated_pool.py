@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -68,8 +67,8 @@ class SimulatedPool:
         self.in_flight -= 1
         return [(request, self._evaluate(request))]
 
-    def evaluate(self, requests: Sequence[EvaluationRequest]) -> list[Evaluation]:
-        return [self._evaluate(request) for request in requests]
+    def evaluate(self, requests: Iterable[EvaluationRequest]) -> Iterator[tuple[EvaluationRequest, Evaluation]]:
+        return ((request, self._evaluate(request)) for request in requests)
 
     def calibrate(self) -> Roofline:
         return Roofline()
@@ -147,9 +146,10 @@ def simulate_device(monkeypatch: pytest.MonkeyPatch, pool: type[SimulatedPool] =
 
     @contextmanager
     def no_cluster() -> Iterator[Any]:
-        yield SimpleNamespace(cpus=2, gpus=0, attached=False)
+        yield False
 
     monkeypatch.setattr("tunesmith.actors.ray_cluster.cluster", no_cluster)
+    monkeypatch.setattr("tunesmith.actors.ray_cluster.total", {"CPU": 2, "GPU": 0}.get)
     monkeypatch.setattr("tunesmith.actors.pool.pool.Pool", pool)
     monkeypatch.setattr("tunesmith.graph.run._commit", commit_of)
     for look in (check_reference, require_signatures):

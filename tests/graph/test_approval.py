@@ -16,7 +16,7 @@ from tunesmith.graph.journal.events import Event
 from tunesmith.graph.journal.store import Journal
 from tunesmith.graph.models.calls import ModelCall, Waiting
 from tunesmith.graph.progress import silent
-from tunesmith.graph.roles.approval import PlanError
+from tunesmith.hw.errors import TunesmithError
 
 pytestmark = pytest.mark.usefixtures("simulation")
 
@@ -80,11 +80,11 @@ def test_a_plan_that_makes_no_sense_is_refused_and_nothing_is_lost(tmp_path: Pat
     texts = [(json.dumps(json.loads(kept) | changes), sentence) for changes, sentence in WRONG_PLANS]
     for text, sentence in [*texts, ("{", "is not valid JSON")]:
         file.write_text(text)
-        with pytest.raises(PlanError) as refused:
+        with pytest.raises(TunesmithError) as refused:
             resume(folder)
         assert sentence in str(refused.value) and str(file) in str(refused.value) and "\n" not in str(refused.value)
     file.unlink()
-    with pytest.raises(PlanError, match="cannot be read"):
+    with pytest.raises(TunesmithError, match="cannot be read"):
         resume(folder)
     file.write_text(kept)
     # Two searches of one template try the seeds of both.

@@ -153,7 +153,7 @@ def test_what_is_no_journal_and_where_none_can_be_made(tmp_path: Path) -> None:
         (tmp_path / "journal.sqlite").write_bytes(content)
         with pytest.raises(JournalError, match=r"journal\.sqlite cannot be used as a journal"):
             Journal(tmp_path, create=False)
-    with pytest.raises(JournalError, match="cannot be made"):
+    with pytest.raises(TunesmithError, match="cannot be made"):
         Journal(tmp_path / "journal.sqlite" / "run", create=True)
 
 

@@ -15,7 +15,6 @@ from simulated_pool import SCALE_ADD, SimulatedPool, add_templates, tuned
 from tunesmith.graph import resume
 from tunesmith.graph.history import (
     MAX_SUGGESTIONS,
-    HistoryError,
     ResultsStore,
     StoredResult,
     evidence,
@@ -78,7 +77,7 @@ def test_what_a_run_finds_is_measured_first_by_the_next(store: ResultsStore, tmp
     assert second.summary.ratio <= first.summary.ratio + 1e-9
     assert open_store({"TUNESMITH_WISDOM": "off"}) is None
     assert open_store({"XDG_DATA_HOME": str(tmp_path)}).path == tmp_path / "tunesmith" / "wisdom.sqlite"
-    with pytest.raises(HistoryError, match=r"is a folder; name a file, such as .*/wisdom\.sqlite, or off"):
+    with pytest.raises(TunesmithError, match=r"is a folder; name a file, such as .*/wisdom\.sqlite, or off"):
         open_store({"TUNESMITH_WISDOM": str(tmp_path)})
 
 
@@ -169,19 +168,19 @@ def test_what_a_change_brought_is_the_median_of_runs_whatever_their_shapes() -> 
 
 def test_what_cannot_be_used_is_told_in_a_sentence_and_leaves_no_run(store: ResultsStore, tmp_path: Path) -> None:
     file = tmp_path / "file.json"
-    with pytest.raises(HistoryError, match="cannot be read"):
+    with pytest.raises(TunesmithError, match="cannot be read"):
         store.read_file(file)
     file.write_text("no database, but long enough to be taken for one" * 40)
-    with pytest.raises(HistoryError, match=r"cannot be used \(file is not a database\).*TUNESMITH_WISDOM"):
+    with pytest.raises(TunesmithError, match=r"cannot be used \(file is not a database\).*TUNESMITH_WISDOM"):
         ResultsStore(file).entries()
-    with pytest.raises(HistoryError, match="is not valid JSON"):
+    with pytest.raises(TunesmithError, match="is not valid JSON"):
         store.read_file(file)
     foreign = r"does not hold results of earlier runs \(.*\); name a file that .* wrote\.$"
     misspelt = entry().model_dump_json().replace('"seconds"', '"second"')
     misspelt = f'{{"wisdom": 1, "entries": [{misspelt}]}}'
     for text in ("{}", "[]", '{"wisdom": 1}', '{"entries": []}', misspelt):
         file.write_text(text)
-        with pytest.raises(HistoryError, match=foreign if text != misspelt else "'second'; did you mean 'seconds'"):
+        with pytest.raises(TunesmithError, match=foreign if text != misspelt else "'second'; did you mean 'seconds'"):
             store.read_file(file)
     (tmp_path / "empty").mkdir()
     table = '{"tune_params_keys": ["BM"], "tune_params": {"BM": [1, 2]}, "objective": "time", "cache": '

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits, occupancy
-from tunesmith.hw.roofline import MAX_ROOFLINE_SHARE, Roofline, Timed
+from tunesmith.hw.roofline import MAX_ROOFLINE_SHARE, Roofline
 from tunesmith.hw.targets import AMD, CAPABILITIES, PRODUCTS, resolve_target
 
 KIB = 1024
@@ -209,7 +209,7 @@ def test_which_roof_binds_unless_it_was_beaten():
     assert Roofline(peak_flops={"x": 2.0}).floor_seconds(64, 4, "x") == 2.0
     roofs, work = Roofline(((64 * MIB, 20e9),), {"float32": 1e9}), (64 * MIB, 64 * MIB, "float32")
     assert roofs.bound(*work) == "compute"
-    kept, (reason,) = roofs.without_beaten([Timed("the baseline on 64x64", 5e-3, *work)])
+    kept, (reason,) = roofs.without_beaten({"the baseline on 64x64": (5e-3, work)})
     assert kept.bound(*work) == "unknown" and "13.4 GFLOP/s" in reason and "is not used" in reason
     for bandwidth, said in ((((0, 1.0),), "positive"), (((8, 1.0), (8, 2.0)), "one bandwidth for each size")):
         with pytest.raises(ValueError, match=said):
@@ -226,7 +226,7 @@ def test_more_work_never_has_a_lower_floor_and_both_roofs_hold(moved, flops):
 @given(st.floats(1e-6, 1e-2), st.floats(1.0, 1e9), st.floats(0.0, 1e12))
 def test_a_roof_that_a_kernel_beats_is_left_out_and_no_other(seconds, moved, flops):
     roofs = Roofline(((64 * MIB, 20e9),), {"float32": 50e9, "float64": 25e9}, 1e-6)
-    kept, reasons = roofs.without_beaten([Timed("the baseline on 64x64", seconds, moved, flops, "float32")])
+    kept, reasons = roofs.without_beaten({"the baseline on 64x64": (seconds, (moved, flops, "float32"))})
     assert bool(kept.bandwidth) == (moved / 20e9 <= MAX_ROOFLINE_SHARE * seconds)
     assert ("float32" in kept.peak_flops) == (flops / 50e9 <= MAX_ROOFLINE_SHARE * seconds)
     assert kept.peak_flops["float64"] == 25e9 and kept.launch_seconds == 1e-6

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunesmith.hw.probe import probe_cuda
-from tunesmith.hw.roofline import MAX_ROOFLINE_SHARE, Timed
+from tunesmith.hw.roofline import MAX_ROOFLINE_SHARE
 from tunesmith.hw.telemetry import NoTelemetry, Telemetry, harmful
 from tunesmith.kernels.backends import BoundLaunch, open_compiler, open_device
 from tunesmith.kernels.backends.opencl import OpenclCompiler, OpenclDevice
@@ -27,7 +27,7 @@ from tunesmith.kernels.build.artifact import Artifact, Candidate
 from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.launch.buffers import MAX_COLD_MULTIPLE, RED_ZONE, WorkloadData
 from tunesmith.kernels.measure import timing as measuring
-from tunesmith.kernels.measure.bench import Bench, ComparisonRequest, Move, energy_between, measure_energy
+from tunesmith.kernels.measure.bench import Bench, ComparisonRequest, energy_between, measure_energy
 from tunesmith.kernels.measure.roofs import compile_probes, measure_roofline
 from tunesmith.kernels.measure.timing import Comparison, Precision, compare, interleaved, sample_until
 from tunesmith.kernels.outcome import Implausible, Measured
@@ -144,13 +144,13 @@ class Counter:
 
 def test_energy_is_that_of_launches_between_moves_of_the_counter(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two launches a second, one of which ends at 0.5; the window is from 1.0 to 3.0, in which four end."""
-    moves = [Move(1.0, 10.0, 0.01), Move(2.0, 30.0, 0.01), Move(3.0, 50.0, 0.03)]
+    moves = [(1.0, 10.0, 0.01), (2.0, 30.0, 0.01), (3.0, 50.0, 0.03)]
     found = energy_between(moves, [(0.0, 0), (2.5, 5), (4.0, 8)])
     assert (found.joules, found.seconds, found.launches) == (pytest.approx(10.0), 2.0, 4)
     assert found.error == pytest.approx(0.02)
     # Work that stood still for a while costs its idle energy, and no launch is counted for it.
     assert energy_between(moves, [(0.0, 0), (1.0, 2), (2.9, 2), (3.0, 4)]).joules == pytest.approx(20.0)
-    assert energy_between([Move(0.2, 1.0, 0.0), Move(0.8, 2.0, 0.0)], [(0.0, 0), (1.0, 0)]) is None, "no launches"
+    assert energy_between([(0.2, 1.0, 0.0), (0.8, 2.0, 0.0)], [(0.0, 0), (1.0, 0)]) is None, "no launches"
 
     def run() -> int:
         time.sleep(0.005)
@@ -316,7 +316,7 @@ def test_every_probe_gives_a_roof_that_no_kernel_beats(opened, roofs):
     taken = seconds(opened, "scale", SCALE, count, COUNT // 256, 256, 4 * COUNT, 4 * COUNT, np.float32(0.5))[3]
     assert roofs.bound(8 * COUNT, COUNT, "float32") == "memory"
     assert roofs.floor_seconds(8 * COUNT, COUNT, "float32") <= 1.05 * taken
-    kept, reasons = roofs.without_beaten([Timed("scale", taken, 8 * COUNT, COUNT, "float32")])
+    kept, reasons = roofs.without_beaten({"scale": (taken, (8 * COUNT, COUNT, "float32"))})
     assert kept == roofs and not reasons
     # Sixteen chains of scalars, as a plain kernel has them, do not beat the peak.
     steps = "".join(f"x{c} = x{c} * a + b;" for c in range(8))

@@ -13,7 +13,7 @@ from compiling import compiled_candidate, write_task
 from tunesmith.actors.judging import judge
 from tunesmith.actors.judging.task_check import examine_reference
 from tunesmith.hw.probe import probe_cuda
-from tunesmith.kernels.backends import BoundLaunch, HostCall, open_compiler, open_device
+from tunesmith.kernels.backends import BoundLaunch, open_compiler, open_device
 from tunesmith.kernels.backends.opencl import OpenclDevice
 from tunesmith.kernels.build.artifact import Candidate
 from tunesmith.kernels.build.source import Specialised
@@ -24,7 +24,7 @@ from tunesmith.kernels.launch.buffers import ROUNDING_FACTOR, WorkloadData
 from tunesmith.kernels.launch.contents import Contents
 from tunesmith.kernels.launch.reference import reference_results, runnable_reference
 from tunesmith.kernels.measure.bench import Bench, ComparisonRequest, WorkloadComparison
-from tunesmith.kernels.measure.opponents import KernelRival, Prepared, prepare_opponent
+from tunesmith.kernels.measure.opponents import Prepared, prepare_opponent
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import CompileFailed
 from tunesmith.kernels.spec.task import ORIGINAL_IS_REFERENCE, BackendSources, Baseline, Geometry, Task
@@ -224,7 +224,7 @@ def append(task_file: Path, text: str) -> Task:
 def compared(task: Task, device: Any, **options: Any) -> WorkloadComparison:
     """The baseline with itself, and with the task's opponents."""
     baseline = compiled_candidate(task, device)
-    options = {"rounds": 9, "budget_seconds": 0.2, "opponents": task.opponents, **options}
+    options = {"rounds": 9, "budget_seconds": 0.2, "opponents": [(one, None) for one in task.opponents], **options}
     request = ComparisonRequest(baseline, [baseline], task.workloads[0].name, **options)
     return Bench(task, device.limits, device.index).compare(request)
 
@@ -236,7 +236,7 @@ def test_they_are_timed_where_their_framework_is(tmp_path: Path, device: Any, mo
         # Everything runs, but by a pretended clock, on which a function takes twice as long as a kernel.
         # The longer a launch takes, the fewer are a sample.
         times(device, sequences)
-        return [len(one) * (2e-3 if isinstance(one[0], HostCall) else 1e-3) for one in sequences]
+        return [len(one) * (2e-3 if callable(one[0]) else 1e-3) for one in sequences]
 
     monkeypatch.setattr(OpenclDevice, "times", steady)
     made = task(tmp_path, "right", "as_dict", "wrong", "short", "raises", "written", "unwritten")
@@ -288,8 +288,8 @@ def test_kernels_are_checked_and_timed_as_candidates(tmp_path: Path, device: Any
         )
     kernels = made.sources("opencl").opponents
     assert [one.template.fast_math for one in kernels] == ["True", "True"]
-    rivals = [KernelRival("none", "production", CompileFailed("error: no", "error: no"))]
-    rivals += [KernelRival(one.name, one.label, compiled_candidate(made, device, one.template)) for one in kernels]
+    rivals: list[Any] = [(kernels[0], CompileFailed("error: no", "error: no"))]
+    rivals += [(one, compiled_candidate(made, device, one.template)) for one in kernels]
     found = compared(made, device, opponents=rivals, energy_seconds=0.1)
     assert len(found.results) == 1 and isinstance(found.results[0], Comparison) and len(found.energies) == 2
     none, right, wrong = found.opponents

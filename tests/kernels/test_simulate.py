@@ -56,11 +56,11 @@ def test_the_report_has_the_published_form_and_nonsense_is_refused(path: Path, t
 
 
 def test_points_and_failures_count_once_and_workers_overlap(table: Table, path: Path) -> None:
-    run = replay(table, "exhaustive", 0, 5000)
-    assert len(run.best) == run.asks == 12**3 and run.best[-1] == 1.0
-    assert np.all(np.diff(run.best[np.isfinite(run.best)]) <= 0)
-    alone, many = (replay(table, "random", 0, 60, workers) for workers in (1, 6))
-    assert np.all(np.diff(many.clock) >= 0) and len(many.best) == 60
-    assert alone.clock[-1] / 8 < many.clock[-1] < alone.clock[-1] / 4
+    best, _, asks, _ = replay(table, "exhaustive", 0, 5000)
+    assert len(best) == asks == 12**3 and best[-1] == 1.0
+    assert np.all(np.diff(best[np.isfinite(best)]) <= 0)
+    (_, alone, *_), (best, many, *_) = (replay(table, "random", 0, 60, workers) for workers in (1, 6))
+    assert np.all(np.diff(many) >= 0) and len(best) == 60
+    assert alone[-1] / 8 < many[-1] < alone[-1] / 4
     model, chance = (simulate([path], name, (50,), seeds=3)["geomean"]["50"] for name in ("default", "random"))
     assert model < 1.03 < chance

@@ -385,7 +385,7 @@ def edited_lines(operator: str) -> set[str]:
     """The changed lines by an operator."""
     found = set()
     for edit in mutants.edits(SOURCE, ["n", "d"], "opencl", random.Random(0)):
-        if edit.operator == operator:
+        if edit.kind == operator:
             text = SOURCE[: edit.start] + edit.text + SOURCE[edit.end :]
             found |= {line.strip() for line in set(text.splitlines()) - set(SOURCE.splitlines())}
     return found

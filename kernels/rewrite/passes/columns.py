@@ -26,31 +26,31 @@ _Column = tuple[list[Node], Loop, dict[Symbol, str], list[Node]]
 def _column(subject: Subject) -> _Column | Refused:
     facts = subject.facts
     if subject.axes != ["x"] or not subject.bounds or subject.unmovable or facts.launch_bounds or facts.escaping:
-        return Refused(f"{_WHY}: threads do not have one coordinate behind a guard, and a launch that may change")
+        return f"{_WHY}: threads do not have one coordinate behind a guard, and a launch that may change"
     bound = subject.bounds["x"]
     inside = behind(facts, facts.body.kids, lambda test: facts.upper(test, "x") == bound)
     at = next((number for number, one in enumerate(inside) if one.what == "for"), len(inside))
     loop = facts.loop(inside[at]) if at < len(inside) else None
     if loop is None or loop.kind != "counting" or loop.fixed:
-        return Refused(f"{_WHY}: there is no loop behind the guard that counts one by one")
+        return f"{_WHY}: there is no loop behind the guard that counts one by one"
     before, after, body = inside[:at], inside[at + 1 :], loop.body
     # Statements that both parts of the work have.
     twice = all(one.what == "declaration" and not facts.acts(one) and not any(facts.changes(one)) for one in before)
     if not twice or any(one.written for each in before for one in facts.inside(each)) or len(subject.returns) > 1:
-        return Refused(f"{_WHY}: there is more than declarations ahead of the loop")
+        return f"{_WHY}: there is more than declarations ahead of the loop"
     reads = facts.inside(body)
     apart = [one for one in reads if one.index.times(loop.atom).terms and one.index.times(loop.atom) not in (ONE, -ONE)]
     if not any(one.index.times("@x") == ONE for one in apart):
-        return Refused(f"{_WHY}: the loop reads no neighbours along the threads")
+        return f"{_WHY}: the loop reads no neighbours along the threads"
     acts = any(one.written and one.root not in facts.declared_in(body) for one in reads) or any(
         one.what in ENDS for one in body.walk()
     )
     if acts or facts.acts(body):
-        return Refused(f"{_WHY}: the loop does more than to add up what it reads")
+        return f"{_WHY}: the loop does more than to add up what it reads"
     sums = Carried(facts, loop.node, facts.body).sums()
     made = {symbol for one in before for symbol in facts.declared_in(one)}
     if isinstance(sums, str) or not sums or not sums.keys() <= made:
-        return Refused(f"{_WHY}: the loop has no sums whose order is free")
+        return f"{_WHY}: the loop has no sums whose order is free"
     return before, loop, sums, after
 
 
@@ -59,7 +59,7 @@ def _share(subject: Subject, found: _Column) -> Change | Refused:
     name, at, lane = (subject.name(one) for one in ("COLUMN_LANES", "column_at", "column_lane"))
     bound, first, last = subject.written(subject.bounds["x"]), "threadIdx.x", "threadIdx.y"
     if bound is None:
-        return Refused(f"{_WHY}: the guard's bound is not known ahead of it")
+        return f"{_WHY}: the guard's bound is not known ahead of it"
     moved = tuple(replace(node, at) for axis in subject.work.axes for node in axis.nodes)
     begin = [part for one in before for part in (span(one, *moved), "\n")]
     step = replace(loop.node.kids[2], f"{loop.variable.name} += {name}")

@@ -38,7 +38,7 @@ def _loops(subject: Subject) -> list[Node] | Refused:
         before = facts.syntax.code[: node.start].rstrip().rsplit(b"\n", 1)[-1].lstrip()
         if long and counts and test.what == "binary" and not before.startswith(b"#"):
             found.append(node)
-    return found or Refused("there is no loop to unroll whose length the compiler does not know")
+    return found or "there is no loop to unroll whose length the compiler does not know"
 
 
 def _unroll(subject: Subject, loops: list[Node]) -> Change:
@@ -56,7 +56,7 @@ def _slow(subject: Subject) -> bool | Refused:
             return True
         if one.what in ("binary", "assign") and one.op in ("/", "/=") and one.kids[0].type.what != "number":
             return True
-    return Refused("no function, and no division of floats, has a faster, less exact form")
+    return "no function, and no division of floats, has a faster, less exact form"
 
 
 def _fast_math(subject: Subject, _: bool) -> Change:
@@ -164,9 +164,9 @@ def _wide_type(facts: Facts, node: Node) -> tuple[int, int] | None:
 def _wide_indices(subject: Subject) -> _Narrow | Refused:
     variables, casts, _ = found = _narrowed(subject.facts)
     if not variables and not casts:
-        return Refused("indices stay: none has 64 bits and is a sum or product of numbers of 32 bits alone")
+        return "indices stay: none has 64 bits and is a sum or product of numbers of 32 bits alone"
     if not all(subject.lengths.get(one.name) for one in subject.facts.arrays):
-        return Refused("indices stay: the task does not say how long every array is")
+        return "indices stay: the task does not say how long every array is"
     return found
 
 

@@ -462,12 +462,12 @@ def _definitions(subject: Subject) -> Iterator[tuple[str, list[Any]]]:
 def _tried(subject: Subject) -> _Trials | Refused:
     launch = subject.launch
     if not subject.work.why:
-        return Refused("constants stay: the size of a block is free")
+        return "constants stay: the size of a block is free"
     if launch.shared_bytes != "0" or not all(one.isdigit() for one in launch.block):
-        return Refused("constants stay: the launch does not say its block, or has dynamic shared memory")
+        return "constants stay: the launch does not say its block, or has dynamic shared memory"
     trials = _Trials(subject, _constants(subject))
     if not trials.constants:
-        return Refused("constants stay: none fixes a tile")
+        return "constants stay: none fixes a tile"
     try:
         why = trials.examine()
         if not why:
@@ -477,7 +477,7 @@ def _tried(subject: Subject) -> _Trials | Refused:
     if not why:
         trials.passed = {values: one for values, one in trials.passed.items() if trials.keeps_accesses(values)}
         why = "" if len(trials.passed) > 1 else "other values do not compute the same"
-    return Refused(f"{', '.join(one.name for one in trials.constants)} stay: {why}") if why else trials
+    return f"{', '.join(one.name for one in trials.constants)} stay: {why}" if why else trials
 
 
 def _change(subject: Subject, trials: _Trials) -> Change:

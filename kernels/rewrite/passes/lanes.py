@@ -39,13 +39,13 @@ def _lanes(subject: Subject) -> _Lanes | Refused:
     facts = subject.facts
     numbers = _numbers(subject)
     if isinstance(numbers, str):
-        return Refused(f"{_WHY}: {numbers}")
+        return f"{_WHY}: {numbers}"
     sums, why = _shared(subject)
     if not sums:
-        return Refused(f"{_WHY}: {why or 'there is no loop that reads neighbours'}")
+        return f"{_WHY}: {why or 'there is no loop that reads neighbours'}"
     found = _Lanes(sums, numbers)
     why = _find_alone(facts, facts.body, found) or _find_meetings(facts, found)
-    return Refused(f"{_WHY}: {why}") if why else found
+    return f"{_WHY}: {why}" if why else found
 
 
 def _numbers(subject: Subject) -> list[Node] | str:

@@ -18,7 +18,7 @@ _CELLS = {"x": (8, 16, 32, 64, 128), "y": (1, 2, 4, 8, 16), "z": (1, 2, 4)}
 def _sizes(subject: Subject) -> Mapping[str, tuple[int, ...]] | Refused:
     """The sizes that a block may have, by axis, where the code does the same with another number of threads."""
     if subject.work.why:
-        return Refused(f"the size of a block stays: {subject.work.why}")
+        return f"the size of a block stays: {subject.work.why}"
     axes = subject.axes
     if not axes:
         return {"x": tuple(value for value in (32, 64, 128, 256, 512, 1024) if value <= subject.work.most)}
@@ -52,7 +52,7 @@ def _block_size(subject: Subject, sizes: Mapping[str, tuple[int, ...]]) -> Chang
 def _movable(subject: Subject) -> bool | Refused:
     if subject.axes and all(axis.strided for axis in subject.work.axes):
         return True
-    return Refused(f"threads keep their work: {subject.unmovable}") if subject.unmovable else True
+    return f"threads keep their work: {subject.unmovable}" if subject.unmovable else True
 
 
 def _work_per_thread(subject: Subject, _: bool) -> Change:
@@ -100,7 +100,7 @@ def _turns(subject: Subject) -> list[str] | Refused:
         inside = all(turns[0].body.holds(one) for one in facts.effects)
         if begins and inside and not ends and not Carried(facts, node, facts.body).states and _apart(facts, turns[0]):
             found.append(axis)
-    return found or Refused(why)
+    return found or why
 
 
 def _apart(facts: Facts, loop: Loop) -> bool:
@@ -128,18 +128,19 @@ def _more_blocks(subject: Subject, axes: list[str]) -> Change:
     return made
 
 
-def _threads(subject: Subject) -> str:
-    """The threads of a block as it came; empty where they depend on the workload."""
+def _threads(subject: Subject) -> int:
+    """The threads of a block as it came; 0 where they depend on the workload."""
     known = all(extent.isdigit() for extent in subject.launch.block)
-    return str(math.prod(map(int, subject.launch.block))) if known else ""
+    return math.prod(map(int, subject.launch.block)) if known else 0
 
 
-def _launch_bounds(subject: Subject, threads: str) -> Change | Refused:
+def _launch_bounds(subject: Subject, threads: int) -> Change | Refused:
     """Launch bounds: the block's size, and how many blocks shall fit on a multiprocessor."""
     minimum, macro, declared = subject.name("MIN_BLOCKS"), subject.name("LAUNCH_BOUNDS"), subject.facts.launch_bounds
     if not threads and not subject.factors:
-        return Refused("launch bounds stay: the size of a block depends on the workload")
-    made, size, first = Change(), " * ".join(subject.factors) or threads, subject.factors[0] if subject.factors else ""
+        return "launch bounds stay: the size of a block depends on the workload"
+    made, first = Change(), subject.factors[0] if subject.factors else ""
+    size = " * ".join(subject.factors) or str(threads)
     if first:
         made.constraints[f"{first} > 0 or {minimum} == 0"] = (
             "The kernel keeps its own launch bounds with its own block."

@@ -23,9 +23,9 @@ def _bins(subject: Subject) -> list[Symbol] | Refused:
     facts, without = subject.facts, "blocks have no bins of their own"
     opencl = subject.backend == "opencl"
     if facts.shared:
-        return Refused(f"{without}: it has {facts.shared[0].name}, which a block shares, already")
+        return f"{without}: it has {facts.shared[0].name}, which a block shares, already"
     if opencl and any(one.inside(LEFT) or one.fixed for one in subject.returns):
-        return Refused(f"{without}: the kernel returns from inside a loop or a macro")
+        return f"{without}: the kernel returns from inside a loop or a macro"
     found, why = list[Symbol](), "there is no array that threads do nothing to but add"
     for root in facts.arrays:
         own, count = facts.of(root), subject.lengths.get(root.name, "")
@@ -42,7 +42,7 @@ def _bins(subject: Subject) -> list[Symbol] | Refused:
             why = f"{line}, whose length is known only when the kernel runs"
         else:
             found.append(root)
-    return found or Refused(f"{without}: {why}")
+    return found or f"{without}: {why}"
 
 
 def _is_added_to(facts: Facts, root: Symbol, by_name: bool) -> bool:
@@ -116,7 +116,7 @@ def _shared_bins(subject: Subject) -> list[Symbol] | Refused:
         known = all(x.node.what == "index" and not x.node.fixed and (x.clears or not x.written) for x in others)
         if plain and known and root not in facts.escaping and _by_name(facts, root):
             found += [root] if any(one.adds and one.node.inside(LOOPS) for one in own) else []
-    return found or Refused("bins stay alone: no loop adds to an array in shared memory that is a histogram's")
+    return found or "bins stay alone: no loop adds to an array in shared memory that is a histogram's"
 
 
 def _copies(subject: Subject, found: list[Symbol]) -> Change:

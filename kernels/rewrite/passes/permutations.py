@@ -144,17 +144,17 @@ def _coordinates(subject: Subject) -> list[Coordinate] | Refused:
 
     loops = [one for one in facts.loops if one.kind == "grid"]
     if work.kind != "cells" or (subject.unmovable and not loops):
-        return Refused(f"{_WHY}: {subject.unmovable}")
+        return f"{_WHY}: {subject.unmovable}"
     for loop in loops:
         alone = len(loops) == len(work.axes) == 1 and loop.node.parent is facts.body and not subject.returns
         alone = alone and facts.reach(loop.bound) == 0 and not facts.changed.keys() & set(facts.parameters)
         if not alone or any(not loop.node.holds(one) for one in facts.effects):
-            return Refused(f"{_WHY}: it does more than one loop over the grid")
+            return f"{_WHY}: it does more than one loop over the grid"
         add(loop.axis, loop.atom, (), loop.bound, subject.threads(loop.axis), loop)
         known += [*loop.node.kids[:3], *work.axes[0].nodes]
     for axis in work.axes if not loops else ():
         if axis.guarded and axis.bound is None:
-            return Refused(f"{_WHY}: its guards along {axis.name} differ")
+            return f"{_WHY}: its guards along {axis.name} differ"
         add(axis.name, f"@{axis.name}", axis.nodes, axis.bound, subject.threads(axis.name), None)
     for name in AXES:
         if name not in subject.axes and subject.grid(name) != "1":
@@ -164,38 +164,38 @@ def _coordinates(subject: Subject) -> list[Coordinate] | Refused:
     others = [one for one in facts.builtins() if not any(node.holds(one) for node in known)]
     if others or any(node.fixed for one in found for node in one.nodes):
         said = facts.text(others[0]) if others else "a macro for the number of a block"
-        return Refused(f"{_WHY}: it uses {said}")
+        return f"{_WHY}: it uses {said}"
     return found
 
 
 def _permutation(subject: Subject) -> _Permutation | Refused:
     facts = subject.facts
     if facts.launch_bounds:
-        return Refused(f"{_WHY}: the kernel has launch bounds of its own")
+        return f"{_WHY}: the kernel has launch bounds of its own"
     coordinates = _coordinates(subject)
-    if isinstance(coordinates, Refused):
+    if isinstance(coordinates, str):
         return coordinates
     touched = [one for one in facts.accesses if one.root in facts.arrays]
     stores = [one for one in touched if one.written]
     loads = [one for one in touched if _once_read(subject, one) and _certain(subject, one, coordinates)]
     radix = Radix(subject, coordinates, (one.index for one in (*loads, *stores)))
     if not radix.sound:
-        return Refused(f"{_WHY}: the digits of an element's number overlap")
+        return f"{_WHY}: the digits of an element's number overlap"
     known = {one: form for one in touched if (form := radix.of(one.index)) is not None}
     if not stores or any(one not in known or _several(radix, known[one]) for one in stores):
-        return Refused(f"{_WHY}: it does not write each element in a place of its own digits")
+        return f"{_WHY}: it does not write each element in a place of its own digits"
     fastest = {one: radix.fastest(form) for one, form in known.items()}
     across, *others = {fastest[one] for one in stores}
     turned = {one: fastest[one] for one in loads if one in known and across and known[one].times(across.name) != ZERO}
     along, *more = set(turned.values()) - {None, across} or {None}
     if across is None or along is None or others or more:
-        return Refused(f"{_WHY}: the elements that it reads as neighbours it also writes as neighbours")
+        return f"{_WHY}: the elements that it reads as neighbours it also writes as neighbours"
     loads = [one for one, digit in turned.items() if digit is along]
     forms = radix.join(known, [*loads, *stores])
     both = [one for name in (along.name, across.name) for one in radix.digits if one.name == name]
     few = [one.radix.constant for one in both if one.radix is not None and (one.radix.constant or FEW) < FEW]
     if few:
-        return Refused(f"{_WHY}: one of its dimensions has {few[0]} elements")
+        return f"{_WHY}: one of its dimensions has {few[0]} elements"
     return _Permutation(coordinates, radix.digits, loads, stores, forms, *both)
 
 
@@ -313,7 +313,7 @@ def _permute(subject: Subject, found: _Permutation) -> Change | Refused:
     known += [text for one in found.coordinates for text in (_value(subject, found, one), _count(subject, one))]
     known += [_by_digits(subject, found, found.forms[one]) if one in found.forms else None for one in own]
     if None in known or not all(subject.facts.is_known(one.root, None) for one in own):
-        return Refused(f"{_WHY}: its dimensions are not known ahead of its body")
+        return f"{_WHY}: its dimensions are not known ahead of its body"
     body = subject.inside
     once = ("[&] {", "}();") if subject.returns and subject.backend == "cuda" else ("", "")
     parts = (

@@ -84,9 +84,9 @@ class _Grid:
 def _grid(subject: Subject) -> _Grid | Refused:
     facts, axes = subject.facts, subject.axes
     if why := subject.unmovable or ("the kernel has launch bounds of its own" if facts.launch_bounds else ""):
-        return Refused(f"{_WHY}: {why}")
+        return f"{_WHY}: {why}"
     if any(one.strided for one in subject.work.axes):
-        return Refused(f"{_WHY}: threads step through the grid")
+        return f"{_WHY}: threads step through the grid"
     grid = _Grid(subject)
     if axes == ["x"] and not any(one.op.endswith((".y", ".z")) for one in facts.builtins()):
         atoms = {atom for one in facts.accesses for atom in one.index.atoms}
@@ -97,7 +97,7 @@ def _grid(subject: Subject) -> _Grid | Refused:
         if len(wide) == len(over) == 1:
             grid = _Grid(subject, wide.pop(), over.pop())
     if grid.wide is None and axes[:2] != ["x", "y"]:
-        return Refused(f"{_WHY}: threads do not have two coordinates")
+        return f"{_WHY}: threads do not have two coordinates"
     conditions = [facts.conditions(effect)[0] for effect in facts.effects]
     found = [{least for one in those if (least := grid.limit(one)) is not None} for those in conditions]
     limits = sorted(set.intersection(*found), key=repr) if found else []
@@ -105,12 +105,12 @@ def _grid(subject: Subject) -> _Grid | Refused:
         form = grid.placed(Form.atom(f"@{axis}"))
         if not any(form.atoms <= one.atoms for one in limits):
             if subject.in_kernel(subject.threads(axis)) is None:
-                return Refused(f"{_WHY}: there is no guard for each coordinate")
+                return f"{_WHY}: there is no guard for each coordinate"
             limits.append(Form.atom(f"threads.{axis}") - ONE - form)
     if grid.wide is not None:
         limits += [grid.wide - ONE - _X, *([] if grid.over is None else [grid.over - ONE - _Y * grid.wide])]
         if None in (grid.in_sizes(grid.wide), grid.in_sizes(grid.over or ONE)):
-            return Refused(f"{_WHY}: the task does not say how many columns there are")
+            return f"{_WHY}: the task does not say how many columns there are"
     return _Grid(subject, grid.wide, grid.over, tuple(limits))
 
 
@@ -143,25 +143,25 @@ class _Sum:
 def _sum(subject: Subject) -> _Sum | Refused:
     """The loop whose results can be computed together, or why there is none."""
     facts, grid = subject.facts, _grid(subject)
-    if isinstance(grid, Refused):
+    if isinstance(grid, str):
         return grid
     limits = (*grid.limits, _X, _Y)
     inside = behind(facts, facts.body.kids, lambda test: test.least is not None and grid.placed(test.least) in limits)
     at = [number for number, one in enumerate(inside) if one.what == "for"]
     if len(at) != 1:
-        return Refused(f"{_WHY}: there is not one loop behind the guard")
+        return f"{_WHY}: there is not one loop behind the guard"
     loop, before = facts.loop(inside[at[0]]), inside[: at[0]]
     if loop is None or loop.kind != "counting" or loop.node.fixed:
-        return Refused(f"{_WHY}: the loop does not count one by one")
+        return f"{_WHY}: the loop does not count one by one"
     if facts.reach(loop.first) > 0 or facts.reach(loop.bound) > 0:
-        return Refused(f"{_WHY}: the loop's length is not given by parameters")
+        return f"{_WHY}: the loop's length is not given by parameters"
     if any(one.what in ENDS for one in loop.body.walk()):
-        return Refused(f"{_WHY}: the loop may end early")
+        return f"{_WHY}: the loop may end early"
     if facts.acts(loop.body):
-        return Refused(f"{_WHY}: the loop does more than to read and to add")
+        return f"{_WHY}: the loop does more than to read and to add"
     own = _sums(grid, loop)
     operands = _operands(grid, loop, [node for one in own for node in one.nodes])
-    if isinstance(operands, Refused):
+    if isinstance(operands, str):
         return operands
     for one in before:
         touched = facts.inside(one)
@@ -171,7 +171,7 @@ def _sum(subject: Subject) -> _Sum | Refused:
         )
         changes = any(facts.changes(one)) or any(access.written for access in touched)
         if facts.acts(one) or not (begins or (one.what == "declaration" and not pairs and not changes)):
-            return Refused(f"{_WHY}: there is more than declarations ahead of the loop")
+            return f"{_WHY}: there is more than declarations ahead of the loop"
     replaced = [node for those in (*operands, *own) for node in those.nodes]
     changed, inner, results = facts.changed_in(loop.body), facts.declared_in(loop.body), list(own)
     needed = set[Symbol]()
@@ -190,16 +190,16 @@ def _sum(subject: Subject) -> _Sum | Refused:
         elif made is not None and facts.is_once(symbol) and not facts.inside(made):
             needed.add(symbol)
             continue
-        return Refused(f"{_WHY}: the loop uses {symbol.name}, which is not a sum of its own")
+        return f"{_WHY}: the loop uses {symbol.name}, which is not a sum of its own"
     if not results or loop.variable in changed:
-        return Refused(f"{_WHY}: the loop adds nothing up")
+        return f"{_WHY}: the loop adds nothing up"
     declared = list[Node]()
     for one in reversed(before):
         if facts.declared_in(one) & needed:
             needed |= facts.names_in(one)
             declared.insert(0, one)
     if needed & changed:
-        return Refused(f"{_WHY}: the loop uses what depends on its sum")
+        return f"{_WHY}: the loop uses what depends on its sum"
     unit = _unit(subject, loop, operands, results)
     return _Sum(grid, before, loop, inside[at[0] + 1 :], declared, results, operands, unit)
 
@@ -227,20 +227,20 @@ def _operands(grid: _Grid, loop: Loop, own: list[Node]) -> list[_Element] | Refu
             continue
         shown, index = facts.text(one.node), grid.placed(one.index)
         if one.root not in facts.arrays or facts.is_written(one.root) or not subject.dtype(one.root) or one.node.fixed:
-            return Refused(f"{_WHY}: its operand `{shown}` {other}")
+            return f"{_WHY}: its operand `{shown}` {other}"
         if any(facts.conditions(one.node, loop.node)):
-            return Refused(f"{_WHY}: the loop does not read `{shown}` in every round")
+            return f"{_WHY}: the loop does not read `{shown}` in every round"
         axes = [axis for axis in "xy" if axis in index.atoms]
         rest, inner = index.without("x", "y", loop.atom), index.times(loop.atom).without("x", "y")
         given = dict.fromkeys(("x", "y", "@x", "@z", loop.atom), "k")
         alone = len(axes) < 2 and grid.of_block(rest) and grid.of_block(inner)
         if not alone or subject.written(index, None, given) is None:
-            return Refused(f"{_WHY}: its operand `{shown}` {other}")
+            return f"{_WHY}: its operand `{shown}` {other}"
         element = _Element(one.root, index, axis=axes[0] if axes else "y")
         found.setdefault((one.root, index), element).nodes.append(one.node)
     shared = {axis for axis in "xy" for one in found.values() if {axis, loop.atom} <= one.index.atoms}
     if facts.escaping & facts.names_in(loop.body) or shared != {"x", "y"}:
-        return Refused(f"{_WHY}: an operand {other}")
+        return f"{_WHY}: an operand {other}"
     return sorted(found.values(), key=lambda one: one.axis, reverse=True)
 
 
@@ -308,7 +308,7 @@ def _tiles(subject: Subject, found: _Sum) -> Change | Refused:
     first, bound = subject.written(loop.first), subject.written(loop.bound)
     tests = {one: guard(one) for one in ("", "x", "y")}
     if first is None or bound is None or None in tests.values():
-        return Refused(f"{_WHY}: its bounds are not known ahead of the guard")
+        return f"{_WHY}: its bounds are not known ahead of the guard"
     stored = [grid.placed(one.index) for one in facts.accesses if one.written]
     across = "y" if any(one.times("y") == ONE for one in stored) else "x"
     numbers = {axis: subject.written(grid.placed(Form.atom(f"@{axis}")), None, given) for axis in subject.axes}

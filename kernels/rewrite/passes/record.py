@@ -81,11 +81,8 @@ class Change:
         self.instead = name, launch
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """why: a sentence without its full stop, which names the code."""
-
-    why: str
+Refused = str
+"""Why a pass does not apply: a sentence without its full stop, which names the code."""
 
 
 @dataclass(frozen=True, slots=True)

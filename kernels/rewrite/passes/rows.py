@@ -53,11 +53,11 @@ def _rows(subject: Subject) -> _Rows | Refused:
         if turns and not rows:
             (rows, usable), outer = _placed(subject, turns), around
     if not rows:
-        return Refused(f"rows are read one by one: the kernel has no loop {why}")
+        return f"rows are read one by one: the kernel has no loop {why}"
     kept, keeping = _read_again(subject, rows)
     why = _shared_out(subject, rows) or (_again(facts, rows, outer) if outer is not None else "")
     if why and not keeping:
-        return Refused(f"rows are read one by one: {why}")
+        return f"rows are read one by one: {why}"
     return _Rows(usable, rows, kept, keeping, not why)
 
 

@@ -39,11 +39,11 @@ class _Run:
 def _find(subject: Subject) -> dict[Loop, list[_Run]] | Refused:
     facts, block = subject.facts, subject.launch.block
     if not subject.work.why:
-        return Refused(f"{_WHY}: which thread has which element is free")
+        return f"{_WHY}: which thread has which element is free"
     if not all(one.isdigit() for one in block) or prod(map(int, block)) % WARP:
-        return Refused(f"{_WHY}: the block of {' x '.join(block)} threads is not known to have whole warps")
+        return f"{_WHY}: the block of {' x '.join(block)} threads is not known to have whole warps"
     found = {loop: runs for loop in facts.loops if _goes_on(subject, loop) and (runs := [*_runs(subject, loop)])}
-    return found or Refused(f"{_WHY}: no loop that all threads come to goes over a run of each")
+    return found or f"{_WHY}: no loop that all threads come to goes over a run of each"
 
 
 def _goes_on(subject: Subject, loop: Loop) -> bool:

@@ -149,13 +149,13 @@ def _in_tree(node: Node, tree: _Tree) -> bool:
 def _trees(subject: Subject) -> list[_Tree] | Refused:
     facts, threads = subject.facts, subject.extent("x")
     if not facts.shared or not facts.barriers:
-        return Refused("there is no tree of additions or maxima in shared memory")
+        return "there is no tree of additions or maxima in shared memory"
     if not subject.work.why:
-        return Refused("trees in shared memory stay: the size of a block is free")
+        return "trees in shared memory stay: the size of a block is free"
     whole = threads.isdigit() and 32 <= int(threads) <= 1024 and int(threads) & (int(threads) - 1) == 0
     if not whole or (subject.extent("y"), subject.extent("z")) != ("1", "1"):
         why = f"the block of {' x '.join(subject.launch.block)} threads is not a power of two from 32 to 1024 along x"
-        return Refused(f"trees in shared memory stay: {why}")
+        return f"trees in shared memory stay: {why}"
     found = list[_Tree]()
     for array in facts.shared:
         element = array.type.element
@@ -165,10 +165,8 @@ def _trees(subject: Subject) -> list[_Tree] | Refused:
                     found += _in_block(subject, block, array, int(threads))
     for _, array, _ in found:
         if why := _used(subject, array, found):
-            return Refused(f"the tree in {array.name} stays: {why}")
-    return found or Refused(
-        "no statements combine the values that a block's threads have in shared memory in its first"
-    )
+            return f"the tree in {array.name} stays: {why}"
+    return found or "no statements combine the values that a block's threads have in shared memory in its first"
 
 
 def _in_block(subject: Subject, block: Node, array: Symbol, threads: int) -> list[_Tree]:

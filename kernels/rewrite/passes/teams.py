@@ -19,14 +19,14 @@ one block has the whole of a row, as a clause, or nothing."""
 def _teams(subject: Subject) -> _Teams | Refused:
     facts = subject.facts
     if subject.work.kind != "rows":
-        return Refused(f"a block has one row: {subject.work.why or 'its threads do not take turns on one'}")
+        return f"a block has one row: {subject.work.why or 'its threads do not take turns on one'}"
     if facts.together:
         where = next((f", line {facts.syntax.line(one)}" for one in facts.barriers), "")
-        return Refused(f"a block has one row: its threads work together{where}")
+        return f"a block has one row: its threads work together{where}"
     asked = [one for one in facts.builtins() if one.op.startswith(("gridDim", "gridSize", "@"))]
     if asked:
         place = f"line {facts.syntax.line(asked[0])} has {facts.text(asked[0])}"
-        return Refused(f"a block has one row: {place}, which depends on the grid")
+        return f"a block has one row: {place}, which depends on the grid"
     loops = [one for one in facts.loops if one.kind == "block"]
     functions = [one for one, _ in facts.loops_of_functions if one.kind == "block"]
     nodes = {axis: [one for one in facts.builtins() if one.op == f"blockIdx.{axis}"] for axis in "xyz"}
@@ -37,7 +37,7 @@ def _teams(subject: Subject) -> _Teams | Refused:
     if nodes["z"] or subject.grid("z") != "1":
         alone = "its grid has three dimensions"
     if not axis and alone:
-        return Refused(f"a block has one row, and the row one block: {alone}")
+        return f"a block has one row, and the row one block: {alone}"
     return loops, axis, alone
 
 

@@ -27,7 +27,7 @@ def _marked(subject: Subject) -> list[Access] | Refused:
             found.extend(one for one in own if one.node.what in ("index", "deref") and not one.node.fixed)
         elif not any(one.read for one in own) and all(one.assignment is not None for one in own):
             found.extend(own)
-    return found or Refused("no array is only read, or only written, in a way that can be marked for the caches")
+    return found or "no array is only read, or only written, in a way that can be marked for the caches"
 
 
 def value_of(subject: Subject, node: Node) -> Span:
@@ -74,15 +74,15 @@ CACHE_HINTS = Pass("cache_hints", _marked, _hint)
 
 def _places(subject: Subject) -> list[Place] | Refused:
     if subject.unmovable:
-        return Refused(f"elements are read one by one: {subject.unmovable}")
+        return f"elements are read one by one: {subject.unmovable}"
     if "x" not in subject.bounds and not _is_exact(subject):
-        return Refused("elements are read one by one: the guard for the coordinate of a thread is not understood")
+        return "elements are read one by one: the guard for the coordinate of a thread is not understood"
     found, why = list[Place](), "no array is read or written at the coordinate of a thread for certain"
     for root in subject.facts.arrays:
         own = subject.facts.of(root)
         if own and (subject.backend == "cuda" or "__global" in root.written):
             found += places(subject, own, "@x", lambda node: subject.facts.certain(node, subject.bounds))
-    return found or Refused(f"elements are read one by one: {why}")
+    return found or f"elements are read one by one: {why}"
 
 
 def _is_exact(subject: Subject) -> bool:
@@ -98,7 +98,7 @@ def _vectors(subject: Subject, found: list[Place]) -> Change | Refused:
     first, item, at, is_even, apart, whole, limit, of, begin = map(subject.name, words)
     bounds = {axis: subject.written(bound) for axis, bound in subject.bounds.items()}
     if None in bounds.values():
-        return Refused("elements are read one by one: the guard's bound is not known ahead of it")
+        return "elements are read one by one: the guard's bound is not known ahead of it"
     inside = [f"{subject.at(axis)} < {bound}" for axis, bound in bounds.items() if axis != "x"]
     cuda = subject.backend == "cuda"
     declared, read, written = list[str](), list[str](), list[str]()

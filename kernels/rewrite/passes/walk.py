@@ -57,7 +57,7 @@ _Walk = tuple[str, list[_Window]]
 def _walk(subject: Subject) -> _Walk | Refused:
     facts, best, why = subject.facts, list[_Walk](), "neighbours along an axis read nothing alike"
     if subject.unmovable or subject.work.kind != "cells":
-        return Refused(f"{_WHY}: {subject.unmovable}")
+        return f"{_WHY}: {subject.unmovable}"
     for axis in (one for one in AXES if not any(own.strided and own.name == one for own in subject.work.axes)):
         blocks, kept = axis not in subject.axes, list[_Window]()
         asks = [one for one in facts.builtins() if one.op in (f"blockIdx.{axis}", f"gridDim.{axis}")]
@@ -75,7 +75,7 @@ def _walk(subject: Subject) -> _Walk | Refused:
             elif registers <= REGISTERS and not any(window.places[0] in other.places for other in kept):
                 kept.append(window)
         best += [(axis, kept)] if kept else []
-    return max(best, key=lambda one: sum(each.saved for each in one[1]), default=None) or Refused(f"{_WHY}: {why}")
+    return max(best, key=lambda one: sum(each.saved for each in one[1]), default=None) or f"{_WHY}: {why}"
 
 
 def _windows(subject: Subject, root: Symbol, step: str) -> list[_Window]:

@@ -13,7 +13,7 @@ import pytest
 from contract import SOURCES, CompilerContract, DeviceContract, compiled
 
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.backends import BoundLaunch, Compiler, Device, DeviceError, HostCall, open_compiler, open_device
+from tunesmith.kernels.backends import BoundLaunch, Compiler, Device, DeviceError, open_compiler, open_device
 from tunesmith.kernels.backends.opencl import SWITCH, device_uuid, name_processor, pages_of
 from tunesmith.kernels.spec.task import Geometry
 from tunesmith.kernels.spec.template import BackendName
@@ -47,8 +47,8 @@ class TestOpenclDevice(DeviceContract):
         arguments = (opened.allocate(512), np.int32(1), np.float32(1))
         launch = BoundLaunch(kernel, Geometry((1, 1, 1), (1, 1, 1)), arguments)
         with pytest.raises(AssertionError, match="by the host's clock"):
-            opened.run([launch, HostCall(lambda: None)])
-        assert len(opened.run([launch, launch])) == len(opened.run([HostCall(lambda: None)] * 2)) == 2
+            opened.run([launch, lambda: None])
+        assert len(opened.run([launch, launch])) == len(opened.run([lambda: None] * 2)) == 2
 
 
 FAKE_CL = SimpleNamespace(Error=RuntimeError, device_type=SimpleNamespace(CPU=2, GPU=4))

@@ -120,7 +120,8 @@ def test_on_a_gpu_the_choice_of_triton_is_timed_beside_others(tmp_path: Path) ->
     made = compiler.compile(specialise(template, template.default_config, dict(key)))
     assert isinstance(made, Artifact), made
     candidate = Candidate(template, template.default_config, {key: made})
-    request = ComparisonRequest(candidate, [candidate], workload.name, 12, 0.5, opponents=sources.opponents)
+    rivals = [(one, None) for one in sources.opponents]
+    request = ComparisonRequest(candidate, [candidate], workload.name, 12, 0.5, opponents=rivals)
     [met] = Bench(task, limits, 0, seed=0).compare(request).opponents
     assert met.choice in sources.opponents[0].configs, met
     assert isinstance(met.comparison, Comparison) and isinstance(met.against[0], Comparison), met
