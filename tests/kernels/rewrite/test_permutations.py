@@ -1,7 +1,5 @@
 """Permutations of dimensions in the ways that people write them: tiles give what the kernel gives, where they fit."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +9,6 @@ from rewrite_cases import H200, require_refused, require_right, task_of, templat
 
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.source import specialise
-from tunesmith.kernels.rewrite.template import starts
 from tunesmith.kernels.space import feasible
 from tunesmith.kernels.spec.task import Task, Workload
 from tunesmith.kernels.spec.template import Config, LaunchGeometry
@@ -111,14 +108,6 @@ def test_every_tile_compiles(name: str, nvrtc: Any) -> None:
     for point in POINTS:
         made = nvrtc.compile(specialise(template, template.default_config | point, {}))
         assert isinstance(made, Artifact), (point, made)
-
-
-def test_a_search_begins_with_a_tile() -> None:
-    task = KERNELS["llmc"]
-    template = template_of(task)
-    space = feasible(template, task.workloads, H200)
-    first, *_ = starts(template, "memory", lambda config: space.reject(config) is None)
-    assert first["PERMUTE"] == 32
 
 
 ON_PLACES = """const int w = get_global_id(0), h = get_global_id(1), n = get_global_id(2) / d, k = get_global_id(2) % d;

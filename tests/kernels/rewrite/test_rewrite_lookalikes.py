@@ -1,7 +1,5 @@
 """Kernels that look as if a rewrite fitted, and do not: what is left of their spaces computes what they did."""
 
-from __future__ import annotations
-
 import pytest
 from rewrite_cases import LINE, ROWS, TURNS, kernel, opencl_kernel, require_equal, require_refused, template_of
 

@@ -1,7 +1,5 @@
 """Templates by rules: every point compiles, computes what the baseline does, and the default is the baseline."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
