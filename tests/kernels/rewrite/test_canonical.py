@@ -90,7 +90,6 @@ OTHERS = (
     "int t = TID; t *= 2; KERNEL_LOOP(i, n) { y[i] = x[i] + t; }",
     "int t = 0; if (TID > 3) t = 1; KERNEL_LOOP(i, n) { y[i] = x[i] + t; }",
     "int t; t = TID; for (int i = TID; i < n; i += blockDim.x) { y[i] = x[i] + t; }",
-    "int t = TID; t = t + n; for (int i = TID; i < n; i += blockDim.x) { y[i] = x[i] + t; }",
 )
 LOOPS = [
     *same((FEW, XY, 203), [{"BLOCK": 128}], "KERNEL_LOOP(e, (n < 4 ? 4 : n)) y[e] = x[e];", more=MACROS),

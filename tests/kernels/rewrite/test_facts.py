@@ -93,13 +93,10 @@ MORE = """#define EIGHT (1 << 3)
     ("text", "guarded"),
     [
         (f"{COORDINATE} int k = 3; k = k * 2; if (i >= n) return; p[i] = k;", True),
-        (f"{COORDINATE} if (i < n) {{ p[i] = x[i]; }} return;", True),
-        (f"{COORDINATE} if (i + 1 < n) p[i] = x[i + 1];", True),
         ("const int i = 1 + (blockIdx.x * blockDim.x + threadIdx.x); if (i >= n - 1) return; p[i] = x[i];", True),
         (f"{COORDINATE} const int m = 2 * n; if (i < m && x[i] > 0) p[i] = x[i];", True),
         (f"{COORDINATE} if (i < EIGHT) p[i] = x[i];", True),
         (f"{COORDINATE} const int k = halve(i); if (i < n) p[k] = x[i];", True),
-        (f"{COORDINATE} if (!(i >= n)) p[i] = x[i];", True),
         (f"{COORDINATE} if (i >= n || n == 3) {{ int k = n; return; }} p[i] = x[i];", True),
         (f"{COORDINATE} float v = i < n ? x[i] : 0; if (i < n) p[i] = v;", True),
         ("if (blockIdx.x * blockDim.x + threadIdx.x < n) p[blockIdx.x * blockDim.x + threadIdx.x] = 1;", True),
