@@ -1,6 +1,8 @@
 """The judge and a lane on PoCL: whose fault a deadline is, who has the device meanwhile, a process that dies, and steps
 that are spread over processes."""
 
+import os
+import signal
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,7 +16,8 @@ import pytest
 from tunesmith.actors.judging import judge as judging
 from tunesmith.actors.judging.judge import CandidateVerdict, JudgeOptions, judge, reason_of
 from tunesmith.actors.judging.steps import Findings, HeldDevice, StepRunner, run_steps
-from tunesmith.actors.pool.workers import Lane
+from tunesmith.actors.pool.workers import DEVICE_BUSY, PROCESS_GONE, Lane
+from tunesmith.actors.process import unpack
 from tunesmith.actors.workers import Deadlines, LaneReady
 from tunesmith.hw import device_lock as exclusive
 from tunesmith.hw.device_lock import DeviceLock, Holder
@@ -133,6 +136,22 @@ def lane(task: Task, device: Any) -> Iterator[Lane]:
     made = Lane(task, device.limits, device.index)
     yield made
     made.end()
+
+
+def test_a_visit_finds_its_device_busy_or_its_process_gone(lane: Lane) -> None:
+    """The pool makes such a visit again; what a visit gives otherwise, tests of the pool show."""
+    ready = lane.start(None, [], 0, 60.0)
+    assert isinstance(ready, LaneReady)
+    with DeviceLock(ready.uuid):
+        assert unpack(lane.visit_packed(b"", 30.0))[0] == DEVICE_BUSY
+    lane.acquire()
+    assert not DeviceLock(ready.uuid).try_acquire()
+    os.kill(lane._process._process.pid, signal.SIGKILL)
+    (found,) = unpack(lane.visit_packed(b"", 30.0))
+    assert isinstance(found, Crashed) and "SIGKILL" in found.detail
+    assert unpack(lane.visit_packed(b"", 30.0))[0] == PROCESS_GONE, "there is none until the lane is started again"
+    with DeviceLock(ready.uuid):
+        pass
 
 
 def test_a_device_whose_lock_cannot_be_had_is_not_waited_for(lane: Lane, tmp_path: Path, monkeypatch: Any) -> None:
