@@ -18,7 +18,7 @@ from compiling import edit
 from scale_task import HEAD, write
 from simulated_pool import SCALE_ADD, SimulatedPool, ended_run, simulate_device
 
-from tunesmith.cli.app import EXIT_INTERRUPTED, EXIT_MISTAKE, EXIT_NOTHING, EXIT_UNEXAMINED, EXIT_UNMEASURED
+from tunesmith.cli.app import EXIT_DONE, EXIT_INTERRUPTED, EXIT_MISTAKE, EXIT_NOTHING, EXIT_UNEXAMINED, EXIT_UNMEASURED
 from tunesmith.cli.main import main
 from tunesmith.graph import tune
 from tunesmith.hw.errors import TunesmithError
@@ -345,8 +345,10 @@ def test_a_run_without_result_has_a_code_and_a_report(tmp_path: Path, device: An
     monkeypatch.setattr(SimulatedPool, "_evaluate", whole)
     monkeypatch.setattr(SimulatedPool, "examine", fault)
     task = DATA / "scale_add" / "task.toml"
-    done = here("tune", task, "--evaluations", 3, "--rounds", 1, "--run-dir", tmp_path / "run", "--json")
-    assert done.returncode == EXIT_UNEXAMINED and str(tmp_path / "run") in done.stdout
+    for name, allowed, code in (("refused", (), EXIT_UNEXAMINED), ("allowed", ("--allow-unexamined",), EXIT_DONE)):
+        options = ["--evaluations", 3, "--rounds", 1, "--run-dir", tmp_path / name, "--json", *allowed]
+        done = here("tune", task, *options)
+        assert done.returncode == code and str(tmp_path / name) in done.stdout
 
 
 def test_references_that_fail_or_print_disturb_nothing(folder: Path, monkeypatch: Any, capfd: Any) -> None:

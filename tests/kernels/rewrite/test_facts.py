@@ -22,6 +22,13 @@ def body(text: str, more: str = "") -> Facts:
     return facts(f"{more}\n__global__ void k(const float* x, float* p, int n) {{ {text} }}")
 
 
+def indices(found: Facts) -> set[str]:
+    """The distinct indices of accesses, in C."""
+    accesses = found.accesses
+    names = {atom: one.symbol.name for atom, one in found.atoms.items() if one.symbol.name}
+    return {one.index.written(lambda atom: names.get(atom, atom), "long") or "" for one in accesses}
+
+
 def role(found: Facts, root: Symbol) -> str:
     """What the kernel does with an array: never written, only written, or both."""
     if root in found.escaping and not root.type.const:
@@ -49,6 +56,21 @@ def test_role_of_a_pointer(text: str, wanted: str) -> None:
     functions += "__device__ float look(const float& at, int) { return at; }"
     found = body(text, functions)
     assert role(found, found.arrays[1]) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "index"),
+    [
+        ("const int N = n * 4; const int r = blockIdx.x; p[(long long)r * N + 3] = 1;", "3 + (long)4 * blockIdx.x * n"),
+        ("int i = 0; i += 2; p[i] = 1; p[i] = 2;", ""),
+        ("unsigned char t = threadIdx.x; p[t] = 1;", "(long)t"),
+        ("enum { SIDE = 1 << 4 }; __shared__ float t[SIDE][SIDE]; t[1][n] = 1;", "16 + (long)n"),
+    ],
+)
+def test_an_index_is_a_form_whatever_its_author_called_it(text: str, index: str) -> None:
+    found = body(text)
+    assert {one for one in indices(found) if "?" not in one} == ({index} if index else set())
+    assert index or len({one.index for one in found.accesses}) == len(found.accesses)
 
 
 @pytest.mark.parametrize(
