@@ -1,12 +1,10 @@
 """The judge and a lane on PoCL: whose fault a deadline is, who has the device meanwhile, a process that dies, and steps
 that are spread over processes."""
 
-import functools
 import os
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,28 +17,25 @@ from tunesmith.actors.judging import judge as judging
 from tunesmith.actors.judging.judge import CandidateVerdict, JudgeOptions, judge, reason_of
 from tunesmith.actors.judging.steps import Findings, HeldDevice, StepRunner, run_steps
 from tunesmith.actors.pool.workers import DEVICE_BUSY, PROCESS_GONE, Lane
-from tunesmith.actors.process import pack, unpack
+from tunesmith.actors.process import unpack
 from tunesmith.actors.workers import Deadlines, LaneReady
 from tunesmith.hw import device_lock as exclusive
 from tunesmith.hw.device_lock import DeviceLock, Holder
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.roofline import Roofline
 from tunesmith.hw.targets import resolve_target
-from tunesmith.kernels.backends import open_compiler, open_device
-from tunesmith.kernels.build.artifact import Artifact, Candidate, types_key
-from tunesmith.kernels.build.source import specialise
+from tunesmith.kernels.backends import open_device
 from tunesmith.kernels.check import sanitizer as sanitize
 from tunesmith.kernels.check.plan import Step
 from tunesmith.kernels.check.verify import Passed, Skipped
 from tunesmith.kernels.launch.contents import Contents
-from tunesmith.kernels.measure.timing import Precision
-from tunesmith.kernels.outcome import CompileFailed, Crashed, Measured, Outcome, TimedOut, WrongResult
+from tunesmith.kernels.outcome import CompileFailed, Crashed, Outcome, TimedOut, WrongResult
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.taskfile import load_task
 
 pytestmark = pytest.mark.usefixtures("without_sanitizer")
 DATA = Path(__file__).resolve().parent.parent / "data"
-FINE, ENDLESS, CRASH = 0, 1, 2
+FINE, CRASH = 0, 2
 KNOWN = Roofline()
 """For a judgement in which the device's roofs do not matter: measuring them takes longer than the rest of it."""
 
@@ -143,62 +138,18 @@ def lane(task: Task, device: Any) -> Iterator[Lane]:
     made.end()
 
 
-@pytest.fixture(scope="module")
-def packed(task: Task, device: Any) -> Callable[[int], bytes]:
-    """A visit with a trouble, as it is sent."""
-    template, workload = task.sources("opencl").templates[0], task.workload(NAME)
-    compiler = open_compiler(device.limits, device.index)
-
-    @functools.cache
-    def give(trouble: int) -> bytes:
-        config: dict[str, Any] = {"GROUP": 16, "TROUBLE": trouble}
-        artifact = compiler.compile(specialise(template, config, workload.types))
-        assert isinstance(artifact, Artifact)
-        made = Candidate(template, config, {types_key(workload): artifact})
-        return pack(made, (NAME,), Precision(budget_seconds=0.02, min_samples=3))
-
-    return give
-
-
-def visit(lane: Lane, data: bytes, seconds: float = 30.0, *, wait: bool = True) -> Any:
-    """wait: until nobody else on this machine uses the device."""
-    if wait:
-        lane.acquire()
-    (result,) = unpack(lane.visit_packed(data, seconds))
-    return result
-
-
-def test_whatever_ends_the_process_is_told_and_the_lane_starts_again(lane: Lane, packed: Any) -> None:
-    """A deadline, a kernel that kills its process, and a kill from outside."""
-
-    def start() -> None:
-        assert isinstance(lane.start(None, [NAME], 0, 60.0), LaneReady)
-        assert isinstance(visit(lane, packed(FINE))[NAME], Measured)
-
-    start()
-    lane.acquire()
-    started = time.monotonic()
-    assert visit(lane, packed(ENDLESS), 1.0) == TimedOut("run", 1.0)
-    assert 1.0 <= time.monotonic() - started < 60.0
-    assert visit(lane, packed(FINE)) == PROCESS_GONE, "there is nothing to run it until the lane was started again"
-    start()
-    found = visit(lane, packed(CRASH))
-    assert isinstance(found, Crashed)
-    start()
-    os.kill(lane._process._process.pid, signal.SIGKILL)
-    found = visit(lane, packed(FINE))
-    assert isinstance(found, Crashed) and "SIGKILL" in found.detail
-    start()
-
-
-def test_a_device_that_others_use_is_busy_until_it_is_acquired(lane: Lane, packed: Any) -> None:
-    ready = lane.start(None, [NAME], 0, 60.0)
+def test_a_visit_finds_its_device_busy_or_its_process_gone(lane: Lane) -> None:
+    """The pool makes such a visit again; what a visit gives otherwise, tests of the pool show."""
+    ready = lane.start(None, [], 0, 60.0)
     assert isinstance(ready, LaneReady)
     with DeviceLock(ready.uuid):
-        assert visit(lane, packed(FINE), wait=False) == DEVICE_BUSY
+        assert unpack(lane.visit_packed(b"", 30.0))[0] == DEVICE_BUSY
     lane.acquire()
     assert not DeviceLock(ready.uuid).try_acquire()
-    assert isinstance(visit(lane, packed(FINE))[NAME], Measured)
+    os.kill(lane._process._process.pid, signal.SIGKILL)
+    (found,) = unpack(lane.visit_packed(b"", 30.0))
+    assert isinstance(found, Crashed) and "SIGKILL" in found.detail
+    assert unpack(lane.visit_packed(b"", 30.0))[0] == PROCESS_GONE, "there is none until the lane is started again"
     with DeviceLock(ready.uuid):
         pass
 

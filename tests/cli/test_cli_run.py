@@ -113,15 +113,6 @@ def test_bench_gives_one_comparison_with_intervals(command: Any, device: Any) ->
     assert found["launch_floor_seconds"] > 0 and found["artifacts"]["candidate"] and found["artifacts"]["baseline"]
 
 
-@pytest.mark.slow
-def test_a_rule_is_fitted_on_the_device(finished_run: Any, command: Any, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    shutil.copytree(finished_run.folder, folder)
-    done = command("resume", folder, "--dispatch-shapes", 4)
-    assert done.returncode == 0, done.stderr
-    assert "Dispatch on 2 test shapes" in done.stdout and "Dispatch rule, fitted to 4 shapes" in done.stdout
-
-
 @pytest.fixture(scope="module")
 def run(device: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return ended_run(tmp_path_factory.mktemp("compared") / "run", seed=7)

@@ -8,16 +8,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import typer
 from rich.console import Console
 
 import tunesmith
 from tunesmith.cli import tables
-from tunesmith.cli.commands.tune import drive
 from tunesmith.cli.main import COMMANDS
 from tunesmith.graph.settings import PROFILES, make_settings
 
@@ -91,23 +88,6 @@ def test_help_devices_tasks_settings_and_spaces_are_listed(here: Any, device: An
     for found in told["templates"]:
         assert found["cartesian"] == found["feasible"] + sum(entry["points"] for entry in found["rejected"])
         assert found["feasible"] > 0
-
-
-@pytest.mark.parametrize(
-    ("valid", "unexamined", "evaluations", "code"),
-    [(True, 0, 9, 0), (True, 2, 9, 0), (False, 0, 9, 3), (False, 0, 0, 5), (False, 2, 9, 6)],
-)
-def test_each_way_to_end_without_a_winner_has_a_code_of_its_own(
-    valid: bool, unexamined: int, evaluations: int, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    summary = SimpleNamespace(unexamined=unexamined, evaluations=evaluations, to_json=dict)
-    result: Any = SimpleNamespace(valid=valid, summary=summary, folder=tmp_path)
-    try:
-        drive(tmp_path, lambda **_: result, as_json=True)
-        found = 0
-    except typer.Exit as end:
-        found = end.exit_code
-    assert found == code and str(tmp_path) in capsys.readouterr().out
 
 
 def test_the_public_names_are_there_and_on_the_page_of_the_api() -> None:

@@ -1,7 +1,5 @@
 """Definitions of FlashInfer-Bench as drafts of tasks."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A pool whose device is a formula: for tests of the roles' decisions, as against a device's measurements."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -51,7 +49,7 @@ class SimulatedPool:
         self.roofline = Roofline()
         self._waiting: list[EvaluationRequest] = []
 
-    def __enter__(self) -> SimulatedPool:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from journal_rows import rows
+from journal_rows import Killed, rows
 from model_runs import RAW, SOURCE, Script, Scripted, branch, explain, plan, rewrite, template
 
 from tunesmith.cli.commands.studies import print_ablation
@@ -88,23 +88,8 @@ class TestArms:
         assert len(evaluations) == 3 and all(event.stage.endswith("-trial") for event in evaluations)
         assert len({event.stage for event in rows(folder, "comparison")}) == 1, "tested once, at the end"
 
-    def test_direct_rewriting_sees_its_times_and_failures_and_builds_on_the_best(self, tmp_path: Path) -> None:
-        asked: list[ModelCall] = []
-        run(tmp_path / "a", asked, arms=["rewrite"])
-        calls = [call for call in asked if call.schema is RewriteAnswer][:CALLS]
-        assert [call.stage for call in calls] == [f"round-{number}" for number in range(1, CALLS + 1)]
-        text = calls[3].messages[1].content
-        assert "round 1, rewrite: Sixteen elements a work-item.: 1.600x the baseline's speed" in text
-        assert "round 2, rewrite: Sixteen elements a work-item.: wrong_result: Its result is wrong" in text
-        assert "The parent: whole-" in text and "LIKE 16 1 0" in text and "LIKE 64 1 0" not in text
-        assert "You turn an OpenCL kernel into a faster kernel" in calls[0].messages[0].content
-        assert "parameter" not in calls[0].messages[0].content.lower()
-
     @pytest.mark.slow
     def test_an_interrupted_ablation_goes_on_and_a_finished_one_is_only_read(self, tmp_path: Path) -> None:
-        class Killed(BaseException):
-            pass
-
         asked: list[ModelCall] = []
 
         def dying(call: ModelCall) -> Any:

@@ -60,15 +60,6 @@ def evaluated(number: int) -> Evaluated:
     return Evaluated(number=number, evaluation=Evaluation("t", {}, {}))
 
 
-def test_events_come_back_in_their_order_with_their_contents(store: Journal) -> None:
-    events = [asked(number, VEC=4, FAST=True) for number in range(5)]
-    sequences = [store.append(event, "round-1") for event in events]
-    found = list(store.entries(Asked))
-    assert [entry.sequence for entry in found] == sequences == sorted(sequences)
-    assert [entry.event for entry in found] == events and found[0].event.config["FAST"] is True
-    assert found[0].stage == "round-1" and abs(found[0].at - time.time()) < 60
-
-
 def test_kinds_and_stages_select_also_while_entries_are_appended(store: Journal) -> None:
     log = RunLog(store)
     for event, stage in ((asked(0), "1"), (evaluated(0), "1"), (asked(0), "2"), (asked(7), "1"), (asked(1), "2")):

@@ -375,21 +375,3 @@ def test_ended_anywhere_no_call_is_paid_twice(tmp_path: Path, monkeypatch: Any, 
         ids = [json.dumps(event.data["template"]) for event in rows(folder, "template")]
         assert len(ids) == len(set(ids))
         assert ahead > 1 or models.paid == paid, "the resumed run asks what the uninterrupted one asks"
-
-
-@pytest.mark.parametrize("at", (1, 3, 7))
-def test_ended_while_the_model_is_asked(tmp_path: Path, at: int) -> None:
-    """The process ends inside the at-th question, before anything of its answer is known."""
-    count = [0]
-
-    def dying(call: ModelCall) -> Any:
-        count[0] += 1
-        if count[0] == at:
-            raise Killed
-        return script(call)
-
-    with pytest.raises(Killed):
-        model_run(tmp_path / "run", dying, rounds=2, evaluations=14)
-    result, models = go_on(tmp_path / "run", script)
-    assert len(models.paid) == len(set(models.paid)) == 8 and result.valid
-    assert len(keys(tmp_path / "run")) == len(set(keys(tmp_path / "run"))) == 14

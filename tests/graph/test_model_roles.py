@@ -116,17 +116,12 @@ def test_what_does_not_work_goes_back_with_the_reason_and_is_taken_when_it_does(
     assert problem.in_short == "It does not compile with its default configuration. runs:3:5: error: use of 'y'"
 
 
-IDLE = {"name": "IDLE", "values": [1, 2], "default": 1, "doc": ""}
-
-
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
         (template(source='#include "/etc/passwd"\n' + SOURCE), "#include of /etc/passwd"),
         (template(grid=["import os"]), "expression"),
-        (template(grid=["ceil_div(n, WIDTH)"]), "WIDTH"),
         (template(parameters=[], constraints=[], grid=["n"], block=["1"]), "nothing to search"),
-        (template(parameters=[*template()["parameters"], IDLE]), "IDLE"),
         (template(constraints=[{"expression": "GROUP > 64", "because": ""}]), "no feasible"),
         (template(constraints=[{"expression": "ITEMS > 1", "because": ""}]), "ITEMS > 1"),
         (template(parameters=[{"name": "A", "values": [1, 4], "default": 3, "doc": ""}]), "default"),

@@ -1,7 +1,5 @@
 """Launches on arrays beyond 2^31 elements: planned for every task, and made with smaller limits on any device."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

@@ -6,8 +6,6 @@ the arguments of a tool call for function_calling. `accepts` names the methods t
 without the right key gets 401, whose text repeats the key that was sent: a client must not pass that on.
 """
 
-from __future__ import annotations
-
 import json
 import threading
 import time
@@ -16,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 METHODS = ("json_schema", "function_calling", "json_mode")
 
@@ -119,7 +117,7 @@ class FakeOpenAI(ThreadingHTTPServer):
         """Scripts the next requests."""
         self._script.extend(behaviours)
 
-    def __enter__(self) -> FakeOpenAI:
+    def __enter__(self) -> Self:
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
         return self
 

@@ -173,7 +173,6 @@ def made(**values: Any) -> Settings:
         ({"model": "m", "base_url": "localhost:8000"}, "--base-url: 'localhost:8000' is not a URL"),
         ({"model": "m", "base_url": "https://me:secret@host/v1"}, "--base-url: a URL with a name or password"),
         ({"model": "m", "base_url": "https://host/v1?key=secret"}, "--base-url: nothing may follow"),
-        ({"model": "m", "key_env": "NO_SUCH_KEY"}, "--model: the environment variable NO_SUCH_KEY has no key"),
         ({"model": "m", "model_option": {"n_predict": -1}}, "--model-option: n_predict cannot .* --answer-tokens"),
         ({"model": "m", "max_cost": 1.0}, "--max-cost: no price is known for the model 'm'; name a file with --prices"),
         ({"model": "gpt-5", "model_for": {"plan": "m"}, "max_cost": 1.0}, "--max-cost: .*'m'"),

@@ -5,8 +5,6 @@ The shim executes what a kernel says, in one order of many; it says nothing of s
 shows.
 """
 
-from __future__ import annotations
-
 import atexit
 import ctypes
 import functools

@@ -3,8 +3,6 @@
 Of production's three the plain baselines are in the library.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 import sys

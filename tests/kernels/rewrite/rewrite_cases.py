@@ -1,7 +1,5 @@
 """Kernels in the styles that people write, as tasks without a template."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,11 +1,9 @@
 """Spellings of coordinates, loops and sums, as authors write them: which rewrites they get, and what these compute."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
-from rewrite_cases import LINE, kernel, opencl_kernel, require_equal, rewritten, same, template_of
+from rewrite_cases import LINE, kernel, opencl_kernel, require_equal, require_refused, rewritten, same, template_of
 
 from tunesmith.kernels.rewrite.composition import NO_GUARD
 from tunesmith.kernels.rewrite.template import _read
@@ -92,7 +90,6 @@ OTHERS = (
     "int t = TID; t *= 2; KERNEL_LOOP(i, n) { y[i] = x[i] + t; }",
     "int t = 0; if (TID > 3) t = 1; KERNEL_LOOP(i, n) { y[i] = x[i] + t; }",
     "int t; t = TID; for (int i = TID; i < n; i += blockDim.x) { y[i] = x[i] + t; }",
-    "int t = TID; t = t + n; for (int i = TID; i < n; i += blockDim.x) { y[i] = x[i] + t; }",
 )
 LOOPS = [
     *same((FEW, XY, 203), [{"BLOCK": 128}], "KERNEL_LOOP(e, (n < 4 ? 4 : n)) y[e] = x[e];", more=MACROS),
@@ -139,6 +136,25 @@ OPENCL: Any = [
         "mad24((int)get_group_id(0), (int)get_local_size(0), (int)get_local_id(0))",
     )
 ]
+ITEMS: list[Config] = [{}, {"BLOCK": 128}, {"ITEMS": 4}]
+ANOTHER = """
+__kernel __attribute__((reqd_work_group_size(64, 1, 1))) void other(__global float* x, __local float* part) {
+    part[get_local_id(0)] = x[get_global_id(0) % get_global_size(0)]; barrier(CLK_LOCAL_MEM_FENCE); }
+"""
+OPENCL_HEAD = "__kernel void k(__global const float* x, __global float* y, int n)"
+OPENCL += [
+    (opencl_kernel(f"{ANOTHER}{OPENCL_HEAD} {{ {body} }}", XY, LINE), configs, 3331)
+    for body, configs in (
+        # Of two types `min` is ambiguous; without the cast the difference is no negative number.
+        ("size_t i = min(get_global_id(0), (size_t)n - 1); y[i] = x[i] + 1;", ITEMS[:2]),
+        ("int i = get_global_id(0); if (i < n) y[i] = (int)get_global_id(0) - n / 2 < 0 ? 1 : 2;", ITEMS),
+        ("size_t i = get_global_id(0); if (i < n) y[i] = sizeof(get_global_id(0)) + x[i];", ITEMS[:2]),
+        ("int i = get_global_id(0); if (i >= n) return; if (i % 3) { return; } y[i] = x[i];", ITEMS),
+        ("int i = get_global_id(0); /* barrier(0) of __local */ if (i < n) *(y + i) = 2 * x[i];", ITEMS),
+        ("int i = get_global_id(0); if (i < n) y[i] = 2 * x[i] + y[i] + x[n - 1 - i];", [*ITEMS, {"VEC": 4}]),
+        ("if (get_global_id(0) + 1 < n) y[get_global_id(0)] = x[get_global_id(0) + 1]; return;", ITEMS),
+    )
+]
 
 
 @pytest.mark.parametrize(("task", "configs", "n"), [*SPELT, *CALLED, *LOOPS, *PRODUCT, *OPENCL])
@@ -170,13 +186,6 @@ def test_an_element_whose_number_a_loop_declares_stays_in_memory() -> None:
     task = kernel("int j = INDEX; " + body, {"x": XY["x"], "y": ("inout", "float32", "n * n")}, LINE, MACROS)
     assert "y_kept" not in template_of(task).source
     require_equal(task, [{"ITEMS": 2}], n=75)
-
-
-def test_a_loop_over_the_grid_with_rows_inside_has_vectors_or_lanes() -> None:
-    body = "KERNEL_LOOP(j, n) { float s = x[j]; for (int i = 0; i < n; i++) s += a[j * n + i]; y[j] = s; }"
-    task = kernel(body, PLANE, FEW, MACROS)
-    assert {"ROW_VEC", "LANES"} <= template_of(task).default_config.keys()
-    require_equal(task, [{"ROW_VEC": 2}, {"LANES": 8}], n=75)
 
 
 @pytest.mark.parametrize("body", OTHERS)
@@ -243,6 +252,24 @@ def test_what_is_no_sum_of_its_own_stays_in_memory(body: str) -> None:
     task = kernel(f"int j = INDEX; if (j < n) {{ {body} }}", PLANE, LINE, MACROS)
     assert "y_kept" not in template_of(task).source
     require_equal(task, [{}], n=75)
+
+
+@pytest.mark.parametrize(
+    ("body", "more", "why"),
+    [
+        ("MEET; y[0] = 1;", "#define MEET SYNC\n#define SYNC barrier(CLK_LOCAL_MEM_FENCE)", ""),
+        ("y[get_global_id(0)] = f(x);", "float f(__global const float* x) { return get_global_size(0); }", ""),
+        ("int blockDim = get_local_size(0); y[get_global_id(0)] = blockDim;", "", ""),
+        ("__local float t[64]; t[get_local_id(0)] = 1; barrier(1); y[get_global_id(0)] = t[0];", "", ""),
+        ("for (int d = 0; d < 2; ++d) y[get_global_id(0)] += get_global_id(d);", "", "an axis that is not a number"),
+        ("y[get_global_id(0)] = get_global_offset(0);", "", "get_global_offset"),
+    ],
+)
+def test_work_items_that_need_their_group_keep_it(body: str, more: str, why: str) -> None:
+    task = opencl_kernel(f"{more}\n{OPENCL_HEAD} {{ {body} }}", XY, LINE)
+    require_refused(task, {"BLOCK", "ITEMS"}, why)
+    if rewritten(task).template is not None:
+        require_equal(task, [{}], n=1024)
 
 
 def test_a_return_of_a_macro_that_cannot_be_written_out_stays_in_opencl() -> None:

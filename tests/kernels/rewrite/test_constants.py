@@ -1,7 +1,5 @@
 """The pass that makes parameters of the constants that fix a kernel's tile."""
 
-from __future__ import annotations
-
 from math import prod
 
 import numpy as np

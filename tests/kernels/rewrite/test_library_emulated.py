@@ -1,7 +1,5 @@
 """CUDA kernels of the library, run on the CPU: they compute what the references say, whatever vectors divide."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 from math import prod

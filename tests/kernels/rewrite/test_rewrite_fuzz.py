@@ -4,8 +4,6 @@ Elementwise kernels with stencils and random indices, rows that a block shares, 
 ones: each is rewritten by the rules, and some points of the space are run as C++ beside the kernel as it came.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from emulation import contents, run_kernel

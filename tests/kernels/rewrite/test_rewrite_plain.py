@@ -1,8 +1,6 @@
 """Sixteen plain kernels as they come: drafted with little to fill in, rewritten by rules, right at sampled points;
 and where searches of their templates begin, by what limits the kernel."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Templates by rules, and drafts, are the same in every process: strings have another hash in each."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

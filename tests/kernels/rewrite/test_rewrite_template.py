@@ -1,7 +1,5 @@
 """Templates by rules: every point compiles, computes what the baseline does, and the default is the baseline."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -11,14 +9,12 @@ from plain_kernels import KERNELS, drafted
 from rewrite_cases import (
     H200,
     LIBRARY_NAMES,
-    LINE,
     OWN,
     RAW_NAMES,
     SAXPY,
     SERIES,
     kernel,
     plain_task,
-    require_equal,
     require_right,
     template_of,
 )
@@ -126,24 +122,6 @@ class TestWithRules:
         task = SAXPY.model_copy(update={"backends": {"cuda": sources}})
         kept, reasons = with_rules(task, "cuda")
         assert kept is task and why in " ".join(reasons)
-
-    @pytest.mark.parametrize(
-        ("macros", "body", "free"),
-        [
-            ("#define ME threadIdx.x\n#define MINE ME", "y[i] = x[i] + MINE;", False),
-            ("#define AT (blockIdx.x * blockDim.x + threadIdx.x)", "y[AT] = 2 * x[i];", True),
-            ("#define SHRINK(v) v = v / 2", "int m = n; SHRINK(m); y[i] = x[i] + m;", True),
-            ("#define OUT y", "y[i] = x[i]; OUT[i] += 3;", True),
-            ("#define EACH(k) for (int k = 0; k < 3; ++k)", "EACH(k) y[i] += x[k];", True),
-        ],
-    )
-    def test_macros_are_seen_through(self, macros: str, body: str, free: bool) -> None:
-        head = "int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n)"
-        task = kernel(f"{head} {{ {body} }}", SERIES, LINE, macros)
-        known = template_of(task).default_config
-        assert ("BLOCK" in known) is free
-        wanted: list[Config] = [{"BLOCK": 128}, {"ITEMS": 2}, {"VEC": 4}]
-        require_equal(task, [one for one in wanted if one.keys() <= known.keys()] or [{}], n=70)
 
     @pytest.mark.parametrize(("extents", "free"), [(("1", "1"), True), (("2", "1"), False)])
     def test_the_rank_of_a_thread_counts_along_x_alone(self, extents: tuple[str, str], free: bool) -> None:

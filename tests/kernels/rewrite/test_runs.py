@@ -1,8 +1,6 @@
 """Loops over a run of neighbours of each thread: parts of runs in shared memory give what the kernel gave, where they
 fit."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
