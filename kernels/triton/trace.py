@@ -32,7 +32,7 @@ PLAIN_BITS, STRIDE_BITS, STRIDES, ARRAY_BITS = 24, 8, 4, 59
 """Bits of an offset without strides, of an index that is multiplied by a stride, such strides, and bits of an array's
 bytes, whose elements have eight at most."""
 _PLACES = tuple(PLAIN_BITS + STRIDE_BITS * at for at in reversed(range(STRIDES)))
-CPU_SECONDS, SECONDS = 60, 90.0
+CPU_SECONDS, SECONDS = 30, 45.0
 """Processor time of one process, and time of all runs."""
 
 SETS = 3
