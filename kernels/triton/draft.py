@@ -30,7 +30,7 @@ from tunesmith.kernels.spec.task import KernelOpponent
 from tunesmith.kernels.spec.template import TRITON_OPTIONS, Constraint, LaunchGeometry, Parameter, Template
 from tunesmith.kernels.triton.launch import Launch, axes_of
 from tunesmith.kernels.triton.reading import Reading
-from tunesmith.kernels.triton.shapes import Shapes
+from tunesmith.kernels.triton.shapes import COVERING, STRIDES, Shapes
 from tunesmith.kernels.triton.source import (
     Config,
     Kernel,
@@ -44,7 +44,6 @@ from tunesmith.kernels.triton.source import (
     values_of,
 )
 from tunesmith.kernels.triton.space import constraints_of, is_power, parameters_of, template_text
-from tunesmith.kernels.triton.trace import COVERING, STRIDES
 
 MANY = 3
 """Sizes of a kernel, beyond which a draft begins with small ones."""

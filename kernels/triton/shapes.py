@@ -1,21 +1,101 @@
-"""The shapes of a Triton kernel's arrays, by what its launches on the host reach (`trace`).
+"""The shapes of a Triton kernel's arrays, by what its launches reach: Triton's interpreter runs it on the host, in a
+process of its own, without arrays. Loads give a constant, and what is kept of each access is how far it reaches.
 
-Owns what is concluded from the runs: an extent is an expression of sizes where it is one on every set of sizes; it is
-unknown where it depends on numbers that are read, or on a block that is tuned; and a block that leaves an array must
-divide a size.
+An address says which array it belongs to, and how often each stride was added to it: arrays lie `1 << ARRAY_BITS` bytes
+apart, and strides are powers of two beyond all offsets that have none. So the extent of each dimension is read off the
+addresses, however the kernel computes them. The interpreter has one function for loads and one for stores; these two
+are replaced (`triton.runtime.interpreter._interpreter`), since no option of it does that.
+
+Owns what is concluded: an extent is an expression of sizes where it is one on every set of sizes; it is unknown where
+it depends on numbers that are read, or on a block that is tuned; and a block that leaves an array must divide a size.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib.util
+import json
+import multiprocessing
+import os
 import re
+import resource
+import subprocess
+import sys
+import tempfile
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tunesmith.kernels.build.guard import refuse_text
+from tunesmith.kernels.build.python_source import FIXED
 from tunesmith.kernels.reader.facts import product
 from tunesmith.kernels.reader.shapes import fit, values
+from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import ExpressionError, parse
-from tunesmith.kernels.triton.trace import LEAST_BLOCK, LOADED, SETS, Extents, sets_of, stride, trace
+
+PLAIN_BITS, STRIDE_BITS, STRIDES, ARRAY_BITS = 24, 8, 4, 59
+"""Bits of an offset without strides, of an index that is multiplied by a stride, such strides, and bits of an array's
+bytes, whose elements have eight at most."""
+_PLACES = tuple(PLAIN_BITS + STRIDE_BITS * at for at in reversed(range(STRIDES)))
+CPU_SECONDS, SECONDS = 30, 45.0
+"""Processor time of one process, and time of all runs."""
+
+SETS = 3
+_ROWS, _FEW, _POWERS = (16, 48, 80, 112, 144, 176, 208), (2, 3, 4, 5, 6, 7, 8, 9), (64, 128, 32)
+"""Values of sizes: multiples of LEAST_BLOCK but not of the next power of two, small ones, and powers of two."""
+LEAST_BLOCK, COVERING, LOADED = 16, 256, (1, 100)
+"""What blocks have, and blocks that have to cover a size; what loads give, to see what depends on it."""
+Extents = dict[str, list[int]]
+"""By array, one more than the largest offset without strides, and than the largest index of each of STRIDES strides."""
+
+
+def stride(place: int) -> int:
+    """The value to pass for a stride, one of STRIDES: of the first ones beyond 32 bits, in which products overflow."""
+    return 1 << _PLACES[place]
+
+
+def sets_of(
+    sizes: Sequence[str], few: Collection[str], powers: Collection[str], multiples: Collection[tuple[str, str]]
+) -> list[dict[str, int]]:
+    """Sets of values of sizes, as small as they can be to differ within a set and from set to set. few: sizes that
+    count programs; powers: of two; multiples: sizes with other ones that divide them."""
+    found: list[dict[str, int]] = [{} for _ in range(SETS)]
+    for known, names in (
+        (_POWERS, [one for one in sizes if one in powers]),
+        (_FEW, [one for one in sizes if one in few and one not in powers]),
+        (_ROWS, [one for one in sizes if one not in few and one not in powers]),
+    ):
+        count = min(max(len(names) + 1, SETS), len(known))
+        for at, one in enumerate(found):
+            one |= {name: known[(place + at) % count] for place, name in enumerate(names)}
+    for one, times in zip(found, (3, 2, 3), strict=True):
+        one |= {name: one[of] * times for name, of in multiples}
+    return found
+
+
+def trace(source: str, entry: str, runs: Sequence[Mapping[str, Any]]) -> list[Extents | str]:
+    """The extents that each run reaches, or why it ends without any.
+
+    source: with `FIXED`; runs: `grid`; `numbers`, values by argument; `arrays`, types by argument; `loaded`, the value
+    of all that is loaded."""
+    with tempfile.TemporaryDirectory(prefix="tunesmith-triton-") as folder:
+        place = Path(folder)
+        place.joinpath("kernel.py").write_text(source, encoding="utf-8")
+        place.joinpath("runs.json").write_text(json.dumps({"entry": entry, "runs": runs}), encoding="utf-8")
+        command = [sys.executable, "-m", __name__, folder]
+        try:
+            environment = {**os.environ, "TRITON_INTERPRET": "1"}
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            return [f"it takes longer than {SECONDS:g} s"] * len(runs)
+        if done.returncode:
+            last = (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]
+            return [f"it takes longer than {CPU_SECONDS} s" if "BrokenProcessPool" in last else last[:200]] * len(runs)
+        found: list[Extents | str] = json.loads(place.joinpath("extents.json").read_text(encoding="utf-8"))
+        return found
 
 
 class Shapes:
@@ -119,3 +199,101 @@ class Shapes:
         first, second = (one + 1 for one in LOADED)
         known = reach[1] == other or (reach[1] > first and other == second)
         return (fit(reach, self.sets, strides) if known else None) or ("?",)
+
+
+# In the process with the interpreter
+
+
+class _Array:
+    """What the interpreter asks of a tensor: its place, and copies that are nobody's business."""
+
+    def __init__(self, number: int, dtype: str) -> None:
+        self.number, self.dtype = number, f"torch.{dtype}"
+
+    def data_ptr(self) -> int:
+        return self.number << ARRAY_BITS
+
+    def same(self, *given: Any, **named: Any) -> _Array:
+        return self
+
+    untyped_storage = cpu = copy_ = new_empty = set_ = storage_offset = size = stride = same
+
+
+class _Memory:
+    """Stands in for the interpreter's functions on memory; everything else of them stays."""
+
+    def __init__(self, functions: Any, bytes_of: Sequence[int], loaded: int) -> None:
+        self._functions, self._bytes, self._loaded = functions, bytes_of, loaded
+        self.extents = [[0] * (1 + STRIDES) for _ in bytes_of]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._functions, name)
+
+    def _reach(self, pointers: Any, mask: Any) -> None:
+        # A mask that is computed by `&` has whole numbers.
+        inside = np.asarray(mask).astype(bool)
+        addresses = np.broadcast_to(pointers, inside.shape)[inside].astype(np.uint64)
+        numbers = addresses >> np.uint64(ARRAY_BITS)
+        for number in np.unique(numbers):
+            if number >= len(self.extents):
+                raise ValueError("an address is in no array")
+            own = addresses[numbers == number] & np.uint64((1 << ARRAY_BITS) - 1)
+            offsets = own // np.uint64(self._bytes[number])
+            digits = [offsets & np.uint64((1 << PLAIN_BITS) - 1)]
+            digits += [offsets >> np.uint64(place) & np.uint64((1 << STRIDE_BITS) - 1) for place in _PLACES]
+            kept = self.extents[number]
+            self.extents[number] = [max(one, int(of.max()) + 1) for one, of in zip(kept, digits, strict=True)]
+
+    def load(self, pointers: Any, mask: Any, other: Any, dtype: Any) -> Any:
+        self._reach(pointers, mask)
+        return np.where(np.asarray(mask).astype(bool), np.asarray(self._loaded).astype(dtype), other)
+
+    def store(self, pointers: Any, value: Any, mask: Any) -> None:
+        self._reach(pointers, mask)
+
+    def atomic_rmw(self, operation: Any, pointers: Any, value: Any, mask: Any, order: Any) -> Any:
+        self._reach(pointers, mask)
+        return np.zeros_like(value)
+
+    def atomic_cas(self, pointers: Any, compared: Any, value: Any, order: Any) -> Any:
+        self._reach(pointers, np.ones(pointers.shape, bool))
+        return np.array(compared)
+
+
+def _run(folder: Path, number: int) -> Extents | str:
+    """One run, in a process that forks from the one that was asked."""
+    from triton.runtime import interpreter
+
+    asked = json.loads(folder.joinpath("runs.json").read_text(encoding="utf-8"))
+    run, functions = asked["runs"][number], interpreter._interpreter
+    spec = importlib.util.spec_from_file_location("kernel", folder / "kernel.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    arrays = {name: _Array(place, dtype) for place, (name, dtype) in enumerate(run["arrays"].items())}
+    bytes_of = [np.dtype(DTYPES[dtype].storage).itemsize for dtype in run["arrays"].values()]
+    interpreter._interpreter = memory = _Memory(functions, bytes_of, run["loaded"])
+    try:
+        with np.errstate(all="ignore"):
+            given = {**getattr(module, FIXED, {}), **run["numbers"], **arrays}
+            getattr(module, asked["entry"])[tuple(run["grid"])](**given)
+    except Exception as error:  # noqa: BLE001 - the user's kernel may raise anything
+        first: BaseException = error
+        while first.__cause__ is not None:
+            first = first.__cause__
+        return f"{type(first).__name__}: {first}"[:200]
+    return dict(zip(arrays, memory.extents, strict=True))
+
+
+def _main(folder: Path) -> None:
+    # Also of the processes that fork from this one, which nobody else ends.
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+    count = len(json.loads(folder.joinpath("runs.json").read_text(encoding="utf-8"))["runs"])
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(min(count, os.cpu_count() or 1), mp_context=context) as processes:
+        found = list(processes.map(functools.partial(_run, folder), range(count)))
+    folder.joinpath("extents.json").write_text(json.dumps(found), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    _main(Path(sys.argv[1]))
