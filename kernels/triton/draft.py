@@ -30,7 +30,7 @@ from tunesmith.kernels.spec.task import KernelOpponent
 from tunesmith.kernels.spec.template import TRITON_OPTIONS, Constraint, LaunchGeometry, Parameter, Template
 from tunesmith.kernels.triton.launch import Launch, axes_of
 from tunesmith.kernels.triton.reading import Reading
-from tunesmith.kernels.triton.shapes import COVERING, STRIDES, Shapes
+from tunesmith.kernels.triton.shapes import COVERING, GUESSED_GRID, STRIDES, Shapes
 from tunesmith.kernels.triton.source import (
     Config,
     Kernel,
@@ -381,7 +381,7 @@ class _Reader:
         shapes = Shapes(ordered, counts - tiled, {*tiles}, blocks, quotients)
         if facts.unknown == "the grid":
             # Programs that share their work read all of it, in whatever grid.
-            grid, shapes.partly = ("2",), True
+            grid, shapes.partly = (str(GUESSED_GRID),), True
         arrays = {one: self._dtype(one) or self._float for one in self.dims if one not in self.absent}
         shapes.places = {one: n for dims in self.dims.values() for n, one in enumerate(dims) if one in strides}
         shapes.places |= {one: at[1] for one in strides if (at := self.launch.stride(one))}
@@ -425,14 +425,21 @@ class _Reader:
                 extent = dims[one]
                 if extent and extent.startswith("@"):
                     axis = int(extent[1:]) if extent[1:].isdigit() else len(grid)
-                    extent = re.sub(r"^ceil_div\((\w+), .*\)$", r"\1", grid[axis]) if axis < len(grid) else None
+                    extent = (
+                        re.sub(r"^ceil_div\((\w+), .*\)$", r"\1", grid[axis])
+                        if axis < len(grid) and not facts.unknown
+                        else None
+                    )
                 if extent is None or not parse_names(extent) <= sizes:
                     extent = "?"
                 shape.append(extent)
             if shape and "?" not in shape:
                 facts.shapes[array] = tuple(shape)
             if shapes.reached(array):
-                shape, axes = shapes.of(array, facts.shapes.pop(array, None), axes, [*dims], fixed)
+                supposed = facts.shapes.pop(array, None)
+                shape, axes = shapes.of(array, supposed, axes, [*dims], fixed)
+                if shapes.partly and "?" in shape and supposed:
+                    shape = [*supposed]
                 facts.shapes |= {array: tuple(shape)} if "?" not in shape else {}
             for place, one in enumerate(order if len(order) == len(facts.shapes.get(array, ())) else ()):
                 if one in strides:

@@ -46,8 +46,9 @@ CPU_SECONDS, SECONDS = 30, 45.0
 SETS = 3
 _ROWS, _FEW, _POWERS = (16, 48, 80, 112, 144, 176, 208), (2, 3, 4, 5, 6, 7, 8, 9), (64, 128, 32)
 """Values of sizes: multiples of LEAST_BLOCK but not of the next power of two, small ones, and powers of two."""
-LEAST_BLOCK, COVERING, LOADED = 16, 256, (1, 100)
-"""What blocks have, and blocks that have to cover a size; what loads give, to see what depends on it."""
+GUESSED_GRID, LEAST_BLOCK, COVERING, LOADED = 7, 16, 256, (1, 100)
+"""Programs where the grid is not known; what blocks have, and blocks that have to cover a size; what loads give, to see
+what depends on it."""
 Extents = dict[str, list[int]]
 """By array, one more than the largest offset without strides, and than the largest index of each of STRIDES strides."""
 
@@ -190,8 +191,10 @@ class Shapes:
         for block in (name for name, arrays in self.shrinking.items() if array in arrays):
             value = str(fixed[block]) if block in fixed else "?"
             shape = [re.sub(rf"\b{LEAST_BLOCK}\b", value, one) for one in shape]
-        if array in self._unsized or self.partly:
+        if array in self._unsized:
             shape = ["?" if one.isdigit() else one for one in shape]
+        if self.partly:
+            shape = ["?" if str(GUESSED_GRID) in re.findall(r"\d+", one) else one for one in shape]
         return ["?" if "?" in one else one for one in shape], {one: used.index(self.places[one]) for one in axes}
 
     def _dimensions(self, reach: Sequence[int], other: int, strides: frozenset[frozenset[str]]) -> tuple[str, ...]:

@@ -451,12 +451,16 @@ class Slice:
     def _function(self, kernel: Kernel, heuristics: Mapping[str, str]) -> None:
         node, module = kernel.node, kernel.module
         self.functions[node.name] = node
-        jit = next((ast.unparse(one) for one in kernel.decorators if is_jit(one)), None)
+        jit = next((one for one in kernel.decorators if is_jit(one)), None)
         if jit is None:
             raise SourceError(f"{module.path}: {node.name}, which the kernel uses, is not decorated with @triton.jit.")
         lines = [f"    {name!r}: {value}," for name, value in heuristics.items()]
         marks = ["@triton.heuristics({", *lines, "})"] if heuristics else []
-        text = "\n".join([*marks, f"@{jit}", module.lines(node)])
+        if isinstance(jit, ast.Call):
+            # What profilers show of a launch is code of the host.
+            kept = [word for word in jit.keywords if word.arg not in ("launch_metadata", "repr")]
+            jit = ast.Call(jit.func, jit.args, kept) if kept or jit.args else jit.func
+        text = "\n".join([*marks, f"@{ast.unparse(jit)}", module.lines(node)])
         moved = set[str]()
         for one in (each for part in node.body for each in ast.walk(part) if isinstance(each, ast.Attribute)):
             # A name of a module of the project becomes a name of the source.

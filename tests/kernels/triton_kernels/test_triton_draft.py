@@ -525,6 +525,30 @@ def test_a_kernel_that_does_not_run_on_the_host_is_said_to(tmp_path: Path) -> No
     )
 
 
+UNKNOWN = """
+def named(grid, kernel, arguments):
+    return {"name": kernel.name}
+
+
+@triton.jit(launch_metadata=named, debug=False)
+def kernel(x, own, rows, columns, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    for row in range(tl.program_id(0), rows, tl.num_programs(0)):
+        for start in range(0, columns, BLOCK):
+            value = tl.load(x + row * columns + start + at, mask=start + at < columns)
+            tl.store(own + tl.program_id(0) * columns + start + at, value, mask=start + at < columns)
+"""
+
+
+def test_of_a_kernel_whose_grid_is_unknown_that_is_told_which_does_not_depend_on_it(tmp_path: Path) -> None:
+    pytest.importorskip("triton", reason="Triton is not installed: pip install 'tunesmith[triton]'")
+    files = draft_triton(written(tmp_path, UNKNOWN), "kernel")[1]
+    assert '{ name = "x", role = "in", dtype = "T", shape = ["rows", "columns"] },' in files["task.toml"]
+    own = next(line for line in files["task.toml"].splitlines() if '"own"' in line)
+    assert "FILL: the shape" in own
+    assert "@triton.jit(debug=False)" in files["kernel.py"] and "launch_metadata" not in files["kernel.py"]
+
+
 def test_a_parameter_of_the_launch_alone_is_not_passed_to_the_kernel(tmp_path: Path) -> None:
     task = drafted(tmp_path, ADD)
     plain, workload = template(task), task.workloads[0]
