@@ -252,7 +252,7 @@ class _Reader:
         started = {name: listed[0] for name, listed in lists.items() if name not in TRITON_OPTIONS}
         grid = tuple(self._blocks_named(one, started) for one in grid)
         shapes = self._shapes(sliced.text(fixed), grid, started, fixed, strides)
-        for name in shapes.shrinking.keys() & values.keys():
+        for name in (one for one in shapes.shrinking if one in values):
             fixed[name] = lists.pop(name)[0]
             grid = tuple(_replaced(one, {name: str(fixed[name])}) for one in grid)
         options = {one: [each[one] for each in passed if each.get(one) is not None] for one in TRITON_OPTIONS}
@@ -260,18 +260,7 @@ class _Reader:
         parameters = parameters_of(reading, lists, options, loops=loops)
         chosen = {one.name: one.start for one in parameters}
         first = {**fixed, **chosen}
-        known = {name: name for name in (*facts.sizes, *chosen)}
-        demands = list[Constraint]()
-        for size, block in shapes.whole:
-            if block in chosen:
-                why = f"The kernel reads beyond the end of {size}."
-                demands.append(Constraint(expression=f"{size} % {block} == 0", because=why))
-                defaults[size] = max(self._first(size), int(chosen[block]))
-        for block, size in self._covering(chosen).items():
-            why = f"The kernel reads all of {size} at once."
-            demands.append(Constraint(expression=f"{size} <= {block}", because=why))
-            defaults[size] = min(self._first(size), int(chosen[block]))
-        facts.requires += [_replaced(one.expression, {name: str(v) for name, v in chosen.items()}) for one in demands]
+        demands = self._demands(shapes, chosen, defaults)
         facts.grid = tuple(_replaced(one, {name: str(value) for name, value in chosen.items()}) for one in grid)
         facts.block = (str(32 * int(first.get("num_warps", 4))),)
         self._arrays(strides, grid, shapes, fixed)
@@ -281,8 +270,25 @@ class _Reader:
         constants = {name: str(value) for name, value in first.items() if isinstance(value, int)}
         rows = [one for one in facts.sizes if one in extents and one not in launch.sizes]
         own = [{**chosen, **{name: one[name] for name in one if name in tuned}} for one in self.configs]
-        constants |= known
-        return TritonKernel(read, sliced, parameters, reading, constants, rows, grid, fixed, first, own, demands)
+        known = constants | {name: name for name in (*facts.sizes, *chosen)}
+        return TritonKernel(read, sliced, parameters, reading, known, rows, grid, fixed, first, own, demands)
+
+    def _demands(self, shapes: Shapes, chosen: Mapping[str, Any], sizes: dict[str, int]) -> list[Constraint]:
+        """What blocks have to be by what they read; `sizes`, with which a draft begins, keep to it, as `requires` says
+        for the baseline."""
+        found = list[Constraint]()
+        for size, block in shapes.whole:
+            if block in chosen:
+                why = f"The kernel reads beyond the end of {size}."
+                found.append(Constraint(expression=f"{size} % {block} == 0", because=why))
+                sizes[size] = max(self._first(size), int(chosen[block]))
+        for block, size in self._covering(chosen).items():
+            why = f"The kernel reads all of {size} at once."
+            found.append(Constraint(expression=f"{size} <= {block}", because=why))
+            sizes[size] = min(self._first(size), int(chosen[block]))
+        values = {name: str(value) for name, value in chosen.items()}
+        self.facts.requires += [_replaced(one.expression, values) for one in found]
+        return found
 
     def _covering(self, chosen: Mapping[str, Any]) -> dict[str, str]:
         """The blocks that have to be as large as a size, as the kernel reads all of it at once, with that size."""
@@ -376,7 +382,7 @@ class _Reader:
         blocks = [one for one in tuned if one not in covering]
         nodes = [*self._nodes(), *(node for text in facts.values.values() for node in ast.walk(ast.parse(text)))]
         divided = [one for one in nodes if isinstance(one, ast.BinOp) and isinstance(one.op, ast.FloorDiv | ast.Mod)]
-        quotients = {(ast.unparse(one.left), ast.unparse(one.right)) for one in divided}
+        quotients = dict.fromkeys((ast.unparse(one.left), ast.unparse(one.right)) for one in divided)
         counts = {name for axis in grid for name in parse_names(axis)} | {of for _, of in quotients}
         shapes = Shapes(ordered, counts - tiled, {*tiles}, blocks, quotients)
         if facts.unknown == "the grid":
@@ -388,8 +394,9 @@ class _Reader:
         shapes.places = {one: shapes.places.get(one, n) % STRIDES for n, one in enumerate(strides)}
         # A constant has 32 bits at most.
         shapes.places |= dict.fromkeys((one for one in strides if one in self.source.constexprs), STRIDES - 1)
+        passed = {name: value for name, value in self.constants.items() if isinstance(value, int | float)}
         numbers = {
-            one: one if one in facts.sizes or one in blocks else chosen.get(one, self.constants.get(one, 1))
+            one: one if one in facts.sizes or one in blocks else chosen.get(one, passed.get(one, 1))
             for one in self.names
             if one not in {*arrays, *fixed, *self.heuristics, *shapes.places}
         }
