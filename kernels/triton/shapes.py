@@ -12,18 +12,16 @@ it depends on numbers that are read, or on a block that is tuned; and a block th
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import json
-import multiprocessing
 import os
 import re
 import resource
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +38,8 @@ PLAIN_BITS, STRIDE_BITS, STRIDES, ARRAY_BITS = 24, 8, 4, 59
 """Bits of an offset without strides, of an index that is multiplied by a stride, such strides, and bits of an array's
 bytes, whose elements have eight at most."""
 _PLACES = tuple(PLAIN_BITS + STRIDE_BITS * at for at in reversed(range(STRIDES)))
-CPU_SECONDS, SECONDS = 30, 45.0
-"""Processor time of one process, and time of all runs."""
+SECONDS = 45.0
+"""Of all runs."""
 
 SETS = 3
 _ROWS, _FEW, _POWERS = (16, 48, 80, 112, 144, 176, 208), (2, 3, 4, 5, 6, 7, 8, 9), (64, 128, 32)
@@ -86,16 +84,25 @@ def trace(source: str, entry: str, runs: Sequence[Mapping[str, Any]]) -> list[Ex
         place = Path(folder)
         place.joinpath("kernel.py").write_text(source, encoding="utf-8")
         place.joinpath("runs.json").write_text(json.dumps({"entry": entry, "runs": runs}), encoding="utf-8")
-        command = [sys.executable, "-m", __name__, folder]
+        count = min(len(runs), os.cpu_count() or 1)
+        environment, until = {**os.environ, "TRITON_INTERPRET": "1"}, time.monotonic() + SECONDS
+        commands = [[sys.executable, "-m", __name__, folder, str(part), str(count)] for part in range(count)]
+        pipes: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+        started = [subprocess.Popen(one, env=environment, **pipes) for one in commands]
+        found: list[Extents | str] = [f"it takes longer than {SECONDS:g} s" for _ in runs]
         try:
-            environment = {**os.environ, "TRITON_INTERPRET": "1"}
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS)
+            for part, process in enumerate(started):
+                said = process.communicate(timeout=max(until - time.monotonic(), 0.1))[1].strip()
+                if process.returncode == 0:
+                    found[part::count] = json.loads(place.joinpath(f"{part}.json").read_text(encoding="utf-8"))
+                elif process.returncode > 0:
+                    found[part::count] = [said.rpartition("\n")[2][:200] for _ in runs[part::count]]
         except subprocess.TimeoutExpired:
-            return [f"it takes longer than {SECONDS:g} s"] * len(runs)
-        if done.returncode:
-            last = (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]
-            return [f"it takes longer than {CPU_SECONDS} s" if "BrokenProcessPool" in last else last[:200]] * len(runs)
-        found: list[Extents | str] = json.loads(place.joinpath("extents.json").read_text(encoding="utf-8"))
+            pass  # as found so far
+        finally:
+            for process in started:
+                process.kill()
+                process.wait()
         return found
 
 
@@ -263,40 +270,38 @@ class _Memory:
         return np.array(compared)
 
 
-def _run(folder: Path, number: int) -> Extents | str:
-    """One run, in a process that forks from the one that was asked."""
+def _run(kernel: Any, fixed: Mapping[str, Any], run: Mapping[str, Any]) -> Extents | str:
     from triton.runtime import interpreter
 
-    asked = json.loads(folder.joinpath("runs.json").read_text(encoding="utf-8"))
-    run, functions = asked["runs"][number], interpreter._interpreter
-    spec = importlib.util.spec_from_file_location("kernel", folder / "kernel.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    functions = interpreter._interpreter
     arrays = {name: _Array(place, dtype) for place, (name, dtype) in enumerate(run["arrays"].items())}
     bytes_of = [np.dtype(DTYPES[dtype].storage).itemsize for dtype in run["arrays"].values()]
     interpreter._interpreter = memory = _Memory(functions, bytes_of, run["loaded"])
     try:
         with np.errstate(all="ignore"):
-            given = {**getattr(module, FIXED, {}), **run["numbers"], **arrays}
-            getattr(module, asked["entry"])[tuple(run["grid"])](**given)
+            kernel[tuple(run["grid"])](**{**fixed, **run["numbers"], **arrays})
     except Exception as error:  # noqa: BLE001 - the user's kernel may raise anything
         first: BaseException = error
         while first.__cause__ is not None:
             first = first.__cause__
         return f"{type(first).__name__}: {first}"[:200]
+    finally:
+        interpreter._interpreter = functions
     return dict(zip(arrays, memory.extents, strict=True))
 
 
-def _main(folder: Path) -> None:
-    # Also of the processes that fork from this one, which nobody else ends.
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
-    count = len(json.loads(folder.joinpath("runs.json").read_text(encoding="utf-8"))["runs"])
-    context = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(min(count, os.cpu_count() or 1), mp_context=context) as processes:
-        found = list(processes.map(functools.partial(_run, folder), range(count)))
-    folder.joinpath("extents.json").write_text(json.dumps(found), encoding="utf-8")
+def _main(folder: Path, part: int, of: int) -> None:
+    # Whoever started this process may be gone.
+    resource.setrlimit(resource.RLIMIT_CPU, (int(SECONDS), int(SECONDS)))
+    asked = json.loads(folder.joinpath("runs.json").read_text(encoding="utf-8"))
+    spec = importlib.util.spec_from_file_location("kernel", folder / "kernel.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    kernel, fixed = getattr(module, asked["entry"]), getattr(module, FIXED, {})
+    found = [_run(kernel, fixed, one) for one in asked["runs"][part::of]]
+    folder.joinpath(f"{part}.json").write_text(json.dumps(found), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    _main(Path(sys.argv[1]))
+    _main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
