@@ -27,7 +27,7 @@ def named_path(what: str, text: str) -> Path:
 
 @contextmanager
 def refusals(what: str, remedy: str) -> Iterator[None]:
-    """Makes an error of the file system in the block a `TunesmithError`: what is not possible, why, and the remedy."""
+    """Turns an error of the file system into a `TunesmithError`: what is not possible, why, and the remedy."""
     try:
         yield
     except OSError as error:

@@ -39,14 +39,14 @@ PLAIN_BITS, STRIDE_BITS, STRIDES, ARRAY_BITS = 24, 8, 4, 59
 bytes, whose elements have eight at most."""
 _PLACES = tuple(PLAIN_BITS + STRIDE_BITS * at for at in reversed(range(STRIDES)))
 SECONDS = 45.0
-"""Of all runs."""
+"""The time of all runs."""
 
 SETS = 3
 _ROWS, _FEW, _POWERS = (16, 48, 80, 112, 144, 176, 208), (2, 3, 4, 5, 6, 7, 8, 9), (64, 128, 32)
 """Values of sizes: multiples of LEAST_BLOCK but not of the next power of two, small ones, and powers of two."""
 GUESSED_GRID, LEAST_BLOCK, COVERING, LOADED = 7, 16, 256, (1, 100)
-"""Programs where the grid is not known; what blocks have, and blocks that have to cover a size; what loads give, to see
-what depends on it."""
+"""The programs of a launch whose grid is not known; the size of a block, and of one that has to cover a row; the values
+of loads, two to see what depends on them."""
 Extents = dict[str, list[int]]
 """By array, one more than the largest offset without strides, and than the largest index of each of STRIDES strides."""
 
@@ -108,9 +108,10 @@ def trace(source: str, entry: str, runs: Sequence[Mapping[str, Any]]) -> list[Ex
 
 class Shapes:
     """The runs of a kernel. sizes: in the order of dimensions, few and powers among them as of `sets_of`; blocks: its
-    parameters that are sizes of blocks; quotients: what is divided in it, by what. places: by stride, its place in an
-    address; partly: whether the grid is a guess; why: why the kernel cannot be run, else empty; whole: sizes that a
-    block has to divide, with the block; shrinking: by block, the arrays that have fewer elements if it is doubled."""
+    parameters that are sizes of blocks; quotients: dividends and divisors of its whole divisions. places: by stride,
+    its place in an address; partly: whether the grid is a guess; why: why the kernel cannot be run, else empty; whole:
+    sizes that a block has to divide, with the block; shrinking: by block, the arrays that get shorter if it is doubled.
+    """
 
     def __init__(
         self,

@@ -518,7 +518,7 @@ def test_a_block_that_an_array_is_made_for_is_not_tuned_and_an_index_that_is_rea
     assert "FILL: the shape, of which [?, width] is seen" in table
 
 
-def test_a_kernel_that_does_not_run_on_the_host_is_said_to(tmp_path: Path) -> None:
+def test_a_draft_tells_that_its_kernel_does_not_run_on_the_host(tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="Triton is not installed: pip install 'tunesmith[triton]'")
     text = ADD.replace("    tl.store(", "    raise_here()\n    tl.store(", 1)
     assert (
@@ -541,7 +541,7 @@ def kernel(x, own, rows, columns, BLOCK: tl.constexpr):
 """
 
 
-def test_of_a_kernel_whose_grid_is_unknown_that_is_told_which_does_not_depend_on_it(tmp_path: Path) -> None:
+def test_a_draft_without_a_grid_keeps_the_shapes_that_do_not_depend_on_it(tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="Triton is not installed: pip install 'tunesmith[triton]'")
     files = draft_triton(written(tmp_path, UNKNOWN), "kernel")[1]
     assert '{ name = "x", role = "in", dtype = "T", shape = ["rows", "columns"] },' in files["task.toml"]
