@@ -110,8 +110,7 @@ class Shapes:
     """The runs of a kernel. sizes: in the order of dimensions, few and powers among them as of `sets_of`; blocks: its
     parameters that are sizes of blocks; quotients: dividends and divisors of its whole divisions. places: by stride,
     its place in an address; partly: whether the grid is a guess; why: why the kernel cannot be run, else empty; whole:
-    sizes that a block has to divide, with the block; shrinking: by block, the arrays that get shorter if it is doubled.
-    """
+    sizes that a block has to divide, with the block; shrinking: by block, arrays that get shorter if it is doubled."""
 
     def __init__(
         self,
