@@ -3,8 +3,8 @@
 Owns the edits of a kernel's body after which it computes the same in the launch of its task: a function that a
 kernel ends with stands in its place, macros with a thread's number are expanded, axes that the launch does not have are
 numbers, blocks of which only the number of a thread counts have one axis, coordinates are computed by the extents of
-blocks, loops that step by these have a variable of their own, and what a thread adds up in memory is added up in a
-register.
+blocks, loops that step by these have a variable of their own, a pointer that advances with a loop stays, with the
+distance in its place, and what a thread adds up in memory is added up in a register.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from tunesmith.kernels.reader.parse import kind, split
 from tunesmith.kernels.reader.syntax import BUILTINS, LOOPS, WORK_ITEM, Node, Symbol, Syntax, builtin
 from tunesmith.kernels.rewrite.edits import Edit, Span, insert, rendered, replace
-from tunesmith.kernels.rewrite.facts import AXES, Access, Facts, grid_size, may_end
+from tunesmith.kernels.rewrite.facts import AXES, Access, Facts, Loop, grid_size, may_end
 from tunesmith.kernels.rewrite.forms import Form
 from tunesmith.kernels.spec.template import LaunchGeometry
 
@@ -29,7 +29,7 @@ def canonical(read: Callable[[str], Syntax], code: str, launch: LaunchGeometry) 
     """Facts of a source in the spelling that the passes know, and the launch of that. read: makes the syntax of a
     source; launch: the task's. Raises `SourceError`."""
     facts = Facts(read(code))
-    for step in (_called, _macros, _axes, _one_axis, _extents, _loops, _sums):
+    for step in (_called, _macros, _axes, _one_axis, _extents, _loops, _advances, _sums):
         # Several times, as macros have macros in them, and loops loops.
         for _ in range(8):
             edits = [] if facts.oddities else step(facts, launch)
@@ -238,6 +238,42 @@ def _stepped(facts: Facts, loop: Node, step: Node) -> Symbol | None:
     plain = variable.type.what == "number" and not (variable.volatile or variable.static or made.type.reference)
     after = any(one.start >= loop.end for one in facts.uses(variable))
     return variable if here and known and plain and not after else None
+
+
+def _advances(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
+    """A pointer that each round of a loop moves on, as the pointer from before and the distance from there."""
+    for loop in facts.loops:
+        for pointer in [] if loop.fixed or loop.body.what != "block" else facts.changed_in(loop.body):
+            edits = _distances(facts, loop, pointer) if pointer.type.what == "pointer" else []
+            if edits:
+                return edits
+    return []
+
+
+def _distances(facts: Facts, loop: Loop, pointer: Symbol) -> list[Edit]:
+    """Each use of a pointer in a loop with the distance that the rounds before have moved it; none where a round may
+    move it another distance."""
+    inside = [one for one in facts.changed[pointer] if loop.body.holds(one)]
+    made, move, uses = pointer.declared, inside[0], facts.uses(pointer)
+    home = facts.body if made is None or made.parent is None else made.parent.parent
+    counts = (move.what, move.op) in (("assign", "+="), ("count", "++")) and move.parent is loop.body and not move.fixed
+    ends = any(one.what in ("continue", "return", "goto") for one in loop.body.walk())
+    outside = any(one.start >= loop.node.end or (one.fixed and loop.body.holds(one)) for one in uses)
+    if len(inside) != 1 or not counts or ends or outside or home is not loop.node.parent:
+        return []
+    by = facts.form(move.kids[1]) if move.what == "assign" else Form.number(1)
+    each = by.over(loop.step)
+    factor = None if each is None else each.written(lambda atom: facts.atoms[atom].symbol.name or None)
+    if each is None or not factor or facts.reach(each) > 0:
+        return []
+    name, first, shown = loop.variable.name, loop.first_node, facts.text(move.kids[-1])
+    rounds = name if loop.first == Form() else f"({name} - ({facts.text(first)}))"
+    found = [Edit(move.start, facts.syntax.end(move), ())]
+    for use in uses:
+        if loop.body.holds(use) and not move.holds(use):
+            after = "" if use.start < move.start else f" + ({shown if move.what == 'assign' else 1})"
+            found.append(replace(use, f"({pointer.name} + {rounds} * ({factor}){after})"))
+    return found
 
 
 def _sums(facts: Facts, launch: LaunchGeometry) -> list[Edit]:

@@ -14,14 +14,12 @@ from pathlib import Path
 
 from tunesmith.kernels.rewrite.edits import Edit, Span, rendered, switched
 from tunesmith.kernels.rewrite.facts import AXES
-from tunesmith.kernels.rewrite.passes.record import Change, Pass, Subject
+from tunesmith.kernels.rewrite.passes.record import NO_GUARD, Change, Pass, Subject
 from tunesmith.kernels.spec.template import Constraint, LaunchGeometry, Parameter, Template
 
 NAME = "by-rules"
 DESCRIPTION = "Made of the baseline by rules; with every parameter at its default it computes as the baseline does."
 KIT = {"cuda": "rules.cuh", "opencl": "rules.cl"}
-NO_GUARD = "The kernel has no guard against more threads than it came with."
-"""Why a configuration fits only some shapes."""
 
 
 @dataclass(frozen=True, slots=True)

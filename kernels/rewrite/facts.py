@@ -110,7 +110,7 @@ class Loop:
 
     @property
     def atom(self) -> str:
-        return _atom_of(self.variable, self.node)
+        return atom_of(self.variable, self.node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,18 +135,26 @@ class Part:
     high: Form | None
 
 
+def _listed(part: Node) -> Node:
+    """The whole of `a, b` for a part of it."""
+    while part.parent is not None and (part.parent.what, part.parent.op) == ("binary", ","):
+        part = part.parent
+    return part
+
+
 def grid_size(axis: str) -> Form:
     """The threads of a grid along an axis."""
     return Form.atom(f"gridDim.{axis}") * Form.atom(f"blockDim.{axis}")
 
 
-def _atom(symbol: Symbol) -> str:
+def name_of(symbol: Symbol) -> str:
+    """A variable's atom."""
     return f"{symbol.name}#{symbol.place}"
 
 
-def _atom_of(variable: Symbol, loop: Node) -> str:
+def atom_of(variable: Symbol, loop: Node) -> str:
     """The variable of a loop, which is another in each loop."""
-    return _atom(variable) if loop.kids[0].what != "assign" else f"{_atom(variable)}@{loop.start}"
+    return name_of(variable) if loop.kids[0].what != "assign" else f"{name_of(variable)}@{loop.start}"
 
 
 class Facts:
@@ -158,6 +166,7 @@ class Facts:
         self.arrays = [one for one in self.parameters if one.pointer]
         self.atoms = {f"{word}.{axis}": Atom(reach) for word, reach in _REACHES.items() for axis in AXES}
         self.atoms |= {f"@{axis}": Atom(2) for axis in AXES}
+        self.atoms |= {name_of(one): Atom(0, one) for one in self.parameters}
         self._forms: dict[Node, Form] = {}
         self._functions = {one.start: one for one in syntax.functions}
 
@@ -292,10 +301,14 @@ class Facts:
         if inner is not None and inner.op == "/" and parts[0] == Form.atom(next(iter(parts[0].atoms))):
             # (a / b) / c is a / (b * c).
             return self._operation("/", inner.parts[0], inner.parts[1] * parts[1])
-        name = f"({op} {'' if symbol is NOTHING else _atom(symbol)} {', '.join(repr(one.terms) for one in parts)})"
+        name = f"({op} {'' if symbol is NOTHING else name_of(symbol)} {', '.join(repr(one.terms) for one in parts)})"
         memory = op == "[]" or any(self.atoms[one].memory for part in parts for one in part.atoms)
         reach = 2 if op == "[]" else max((self.reach(one) for one in parts), default=0)
         return self._known(name, Atom(reach, symbol, op, parts, memory))
+
+    def quotient(self, whole: Form, by: Form) -> Form:
+        """What a division of whole numbers is."""
+        return self._operation("/", whole, by)
 
     def _known(self, name: str, atom: Atom) -> Form:
         self.atoms.setdefault(name, atom)
@@ -307,7 +320,7 @@ class Facts:
 
     def _value(self, node: Node, symbol: Symbol) -> Form:
         if symbol in self.parameters and symbol not in self.changed:
-            return self._known(_atom(symbol), Atom(0, symbol))
+            return Form.atom(name_of(symbol))
         if symbol.written.startswith("const ") and isinstance(number := constant(node.cursor), int):
             return Form.number(number)
         if symbol.what != "variable":
@@ -318,9 +331,9 @@ class Facts:
                 if not any(one.startswith("?") or self.atoms[one].memory for one in value.atoms):
                     return value
             if symbol not in self.changed:
-                return self._known(_atom(symbol), Atom(2, symbol))
+                return self._known(name_of(symbol), Atom(2, symbol))
         loop = next((one for one in self.homes.get(symbol, []) if one.holds(node)), None)
-        return self._once(node) if loop is None else self._known(_atom_of(symbol, loop), Atom(2, symbol))
+        return self._once(node) if loop is None else self._known(atom_of(symbol, loop), Atom(2, symbol))
 
     def is_once(self, symbol: Symbol, place: Node | None = None) -> bool:
         """Whether a variable of the kernel has one value, from its declaration on, or as far as `place` names it."""
@@ -360,13 +373,14 @@ class Facts:
         """The loops that alone change their variable, by the variable, which nothing uses between them."""
         found: dict[Symbol, list[Node]] = {}
         for symbol, places in self.changed.items():
-            heads = [one.parent for one in places if one.parent is not None and one.parent.what == "for"]
+            parts = list(map(_listed, places))
+            heads = [one.parent for one in parts if one.parent is not None and one.parent.what == "for"]
             if len(heads) < len(places) or any(
-                one not in loop.kids[:3:2] for one, loop in zip(places, heads, strict=True)
+                one not in loop.kids[:3:2] for one, loop in zip(parts, heads, strict=True)
             ):
                 continue
             homes = list(dict.fromkeys(heads))
-            if len(places) == 1 and places[0] is homes[0].kids[2]:
+            if len(places) == 1 and parts[0] is homes[0].kids[2]:
                 found[symbol] = homes
                 continue
             uses = self.uses(symbol)
@@ -717,7 +731,7 @@ class Facts:
         if not counts or not _is(left, variable) or sign not in ("<", "<=", "!="):
             return None
         step = ONE if update.op == "++" else self.form(update.kids[1])
-        step -= Form.atom(_atom_of(variable, node)) if update.op == "=" else ZERO
+        step -= Form.atom(atom_of(variable, node)) if update.op == "=" else ZERO
         first, bound = self.form(start.kids[-1]), self.form(right) + (ONE if sign == "<=" else ZERO)
         kind: Literal["counting", "block", "grid", "other"] = "counting" if step == ONE else "other"
         axis = ""

@@ -22,7 +22,6 @@ from tunesmith.kernels.rewrite.facts import AXES, Facts
 from tunesmith.kernels.rewrite.passes import (
     columns,
     compiler,
-    constants,
     lanes,
     launch,
     own_bins,
@@ -37,6 +36,7 @@ from tunesmith.kernels.rewrite.passes import (
 )
 from tunesmith.kernels.rewrite.passes.record import Pass, Subject
 from tunesmith.kernels.rewrite.sharing import fixed, sharing
+from tunesmith.kernels.rewrite.untiled import untiled
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.template import BACKENDS, BackendName, Config, LaunchGeometry, Template, config_key
@@ -78,9 +78,12 @@ RULES: tuple[Pass, ...] = (
     launch.LAUNCH_BOUNDS,
     compiler.UNROLLING,
     compiler.FAST_MATH,
-    constants.CONSTANTS,
 )
 """In the order in which a template lists their parameters; of changes at one place the first is the outermost."""
+
+
+_TILING = {products.OUTPUT_TILES.name, lanes.ROW_LANES.name, columns.COLUMN_LANES.name}
+"""The rules that share a sum among threads in their own way, for which tiles of the author's give way."""
 
 
 def rewrite(task: Task, backend: BackendName = "cuda", only: Collection[str] | None = None) -> Rewritten:
@@ -89,14 +92,20 @@ def rewrite(task: Task, backend: BackendName = "cuda", only: Collection[str] | N
     if BACKENDS[backend].python:
         return Rewritten(None, ("rules rewrite kernels in CUDA and OpenCL C, not in Python",))
     try:
-        facts, spread = _read(task, backend)
+        facts, spread = _read(task, plain)
     except SourceError as error:
         return Rewritten(None, (str(error).rstrip("."),))
     if facts.oddities:
         return Rewritten(None, tuple(facts.oddities.values()))
     if plain.parameters:
         return Rewritten(None, ("the baseline has parameters of its own",))
-    return compose(plain, _subject(task, backend, facts, spread), RULES, only)
+    subject = _subject(task, backend, facts, spread)
+    if backend == "cuda" and (found := untiled(subject)) is not None:
+        plainer = plain.model_copy(update={"source": found[0], "launch": found[1], "static_shared_bytes": "0"})
+        made = compose(plainer, _subject(task, backend, *_read(task, plainer)), RULES, only)
+        if made.rules.keys() & _TILING:
+            return made
+    return compose(plain, subject, RULES, only)
 
 
 _NEARER = {True: ("output_tiles", "work_per_thread"), False: ("vectors", "row_lanes", "row_teams", "work_per_thread")}
@@ -118,12 +127,12 @@ def left_alone(files: Mapping[str, str], entry: str) -> tuple[str, ...]:
     return tuple(why for one in facts for kind, why in one.oddities.items() if kind != "syntax")
 
 
-def _read(task: Task, backend: BackendName) -> tuple[Facts, LaunchGeometry]:
-    """The baseline in its canonical spelling, in the first of its types, and its launch. Raises `SourceError`."""
-    names = {dtype: one.c_names[backend] for dtype, one in DTYPES.items() if backend in one.c_names}
+def _read(task: Task, plain: Template) -> tuple[Facts, LaunchGeometry]:
+    """A plain kernel in its canonical spelling, in the first of its types, and its launch. Raises `SourceError`."""
+    names = {dtype: one.c_names[plain.backend] for dtype, one in DTYPES.items() if plain.backend in one.c_names}
     types = {name: "float32" if "float32" in those else those[0] for name, those in task.types.items()}
-    plain, known = task.sources(backend).baseline.template, prelude(types, names)
-    read = partial(Syntax, language=backend, entry=task.entry, where=f"The baseline of {task.name}", prelude=known)
+    where, known = f"The baseline of {task.name}", prelude(types, names)
+    read = partial(Syntax, language=plain.backend, entry=task.entry, where=where, prelude=known)
     return canonical(read, plain.source, plain.launch)
 
 
@@ -208,10 +217,7 @@ def starts(template: Template, limit: Limit, fits: Callable[[Config], bool]) -> 
     if template.name != NAME:
         return ()
     order = (*_REUSE, *_ALU, *_STREAMS) if limit == "compute" else (*_REUSE, *_STREAMS, *_ALU)
-    tiles = [one for one in template.parameters if one.doc.endswith(constants.DOC)]
-    found = [template.default_config | {one.name: value} for one in tiles for value in one.values[1:]]
-    found = [config for config in found if fits(config)]
-    found += [config for wanted in order for config in _nearest(template, wanted, fits)]
+    found = [config for wanted in order for config in _nearest(template, wanted, fits)]
     return tuple({config_key(config): config for config in found}.values())
 
 

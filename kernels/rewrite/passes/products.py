@@ -19,7 +19,7 @@ from tunesmith.kernels.reader.syntax import NOTHING, Node, Symbol
 from tunesmith.kernels.rewrite.edits import Span, replace, span
 from tunesmith.kernels.rewrite.facts import ENDS, Condition, Loop, Part
 from tunesmith.kernels.rewrite.forms import ONE, ZERO, Form
-from tunesmith.kernels.rewrite.passes.record import ALONE, Change, Pass, Refused, Subject
+from tunesmith.kernels.rewrite.passes.record import ALONE, NO_GUARD, Change, Pass, Refused, Subject
 from tunesmith.kernels.rewrite.sharing import behind
 from tunesmith.kernels.spec.template import LaunchGeometry
 
@@ -37,12 +37,14 @@ _NUMBER = frozenset({"@x"})
 class _Grid:
     """How threads have rows and columns, "y" and "x" in forms. wide: what divides a thread's number into them, where
     they are digits of it; over: what divides it further; limits: forms that are not negative where there is a result,
-    and do not grow with its coordinates. In forms "threads.x" is the threads along x that the task says."""
+    and do not grow with its coordinates; exact: the axes that tiles must divide, as the kernel knows no limit along
+    them. In forms "threads.x" is the threads along x that the task says."""
 
     subject: Subject
     wide: Form | None = None
     over: Form | None = None
     limits: tuple[Form, ...] = ()
+    exact: tuple[str, ...] = ()
 
     def placed(self, form: Form) -> Form:
         """A form with rows and columns; "@x" is then the part of the number that a block has in common."""
@@ -100,18 +102,21 @@ def _grid(subject: Subject) -> _Grid | Refused:
         return f"{_WHY}: threads do not have two coordinates"
     conditions = [facts.conditions(effect)[0] for effect in facts.effects]
     found = [{least for one in those if (least := grid.limit(one)) is not None} for those in conditions]
-    limits = sorted(set.intersection(*found), key=repr) if found else []
+    limits, exact = sorted(set.intersection(*found), key=repr) if found else [], list[str]()
     for axis in axes:
         form = grid.placed(Form.atom(f"@{axis}"))
         if not any(form.atoms <= one.atoms for one in limits):
-            if subject.in_kernel(subject.threads(axis)) is None:
+            if subject.in_kernel(subject.threads(axis)) is not None:
+                limits.append(Form.atom(f"threads.{axis}") - ONE - form)
+            elif grid.wide is None and axis != "z":
+                exact.append(axis)
+            else:
                 return f"{_WHY}: there is no guard for each coordinate"
-            limits.append(Form.atom(f"threads.{axis}") - ONE - form)
     if grid.wide is not None:
         limits += [grid.wide - ONE - _X, *([] if grid.over is None else [grid.over - ONE - _Y * grid.wide])]
         if None in (grid.in_sizes(grid.wide), grid.in_sizes(grid.over or ONE)):
             return f"{_WHY}: the task does not say how many columns there are"
-    return _Grid(subject, grid.wide, grid.over, tuple(limits))
+    return _Grid(subject, grid.wide, grid.over, tuple(limits), tuple(exact))
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +308,8 @@ def _tiles(subject: Subject, found: _Sum) -> Change | Refused:
     def guard(but: str = "") -> str | None:
         """The test for a result, or for what depends on one coordinate, `but` the other."""
         found = [subject.written(one.replaced(but, ZERO), None, given) for one in grid.limits]
-        return None if None in found else " && ".join(f"(long long)({one}) >= 0" for one in dict.fromkeys(found))
+        tests = [f"(long long)({one}) >= 0" for one in dict.fromkeys(found)]
+        return None if None in found else " && ".join(tests) or "true"
 
     first, bound = subject.written(loop.first), subject.written(loop.bound)
     tests = {one: guard(one) for one in ("", "x", "y")}
@@ -392,6 +398,7 @@ def _launch(subject: Subject, found: _Sum, parts: list[str | Span], names: tuple
     launch = LaunchGeometry(
         grid=(f"ceil_div({counts[0]}, {side})", f"ceil_div({counts[1]}, {side})", counts[2]), block=(threads, "1", "1")
     )
+    exact = {f"({subject.threads(axis)}) % {side} == 0": NO_GUARD for axis in grid.exact}
     alone = f"{depth} == 8 and {rows} == 1 and {columns} == 1"
     kit, pad, least, said = "products", "4", 0, ""
     made = Change()
@@ -413,6 +420,7 @@ def _launch(subject: Subject, found: _Sum, parts: list[str | Span], names: tuple
         alone = f"{alone} and {unit} == 1"
         made.parameter(unit, (1, found.unit), f"steps of the sum that an instruction takes; {said}")
         made.constraints[f"{unit} == 1 or compute_capability >= {least}"] = "Older devices have no such instruction."
+    made.constraints |= exact
     made.constraints[f"{tile} > 0 or ({alone})"] = "Without a tile its measures mean nothing."
     sizes = " + ".join(f"sizeof({subject.dtype(one.root)})" for one in found.operands)
     made.static_shared = f"(({tile} + {pad}) * {depth} * ({sizes}) + 16 if {tile} > 0 else 0)"

@@ -23,6 +23,8 @@ _SIGNS: Mapping[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult
 
 ALONE = "A tile has a launch of its own."
 """Why passes exclude each other."""
+NO_GUARD = "The kernel has no guard against more threads than it came with."
+"""Why a configuration fits only some shapes."""
 
 
 @dataclass(frozen=True, slots=True)

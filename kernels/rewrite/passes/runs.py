@@ -134,4 +134,4 @@ def _rewritten(subject: Subject, loop: Loop, runs: list[_Run], tiles: str) -> Ed
     return replace(loop.node, opens, span(loop.body, *swaps), "; });\n} else\n#endif\n", span(loop.node))
 
 
-RUNS = Pass("runs", _find, _through_tiles, {"constants": "It knows the kernel's own block alone."}, ("cache_hints",))
+RUNS = Pass("runs", _find, _through_tiles, after=("cache_hints",))

@@ -122,6 +122,9 @@ PRODUCT = same(
     ],
     """int j = blockIdx.x * 32 + threadIdx.x, i = blockIdx.y * 8 + threadIdx.y; if (i < n && j < n) {
     y[i * n + j] *= 0.5f; for (int k = 0; k < n; ++k) y[i * n + j] += a[i * n + k] * x[k * n + j]; }""",
+    """int j = blockIdx.x * 32 + threadIdx.x, i = blockIdx.y * 8 + threadIdx.y; if (i < n && j < n) {
+    const float *p = a + i * n, *q = x + j; float sum = y[i * n + j];
+    for (int k = 0; k < n; ++k) { q += n; sum += *p * q[-n]; ++p; } y[i * n + j] = sum; }""",
 )
 OPENCL: Any = [
     (opencl_kernel(code.replace("COORDINATE", coordinate), XY, LINE), [{"VEC": 4}, {"ITEMS": 4, "BLOCK": 128}], 1000)
@@ -186,6 +189,24 @@ def test_an_element_whose_number_a_loop_declares_stays_in_memory() -> None:
     task = kernel("int j = INDEX; " + body, {"x": XY["x"], "y": ("inout", "float32", "n * n")}, LINE, MACROS)
     assert "y_kept" not in template_of(task).source
     require_equal(task, [{"ITEMS": 2}], n=75)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "for (int k = 0; k < 5; ++k) { y[i] += *p; if (*p > 0) ++p; }",
+        "for (int k = 0; k < 5; ++k) { y[i] += *p; if (*p > 0) continue; ++p; }",
+        "for (int k = 0; k < 5; ++k) { y[i] += *p; ++p; } y[i] += *p;",
+        "for (int k = 0; k < 5; ++k) { y[i] += *p; ++p; p += 2; }",
+        "for (int k = 0; k < 5; ++k) { y[i] += *p; p += k; }",
+        "for (int k = 0; k < 10; k += 2) { y[i] += *p; ++p; }",
+        "for (int r = 0; r < 2; ++r) for (int k = 0; k < 5; ++k) { y[i] += *p; ++p; }",
+    ],
+)
+def test_a_pointer_that_advances_otherwise_is_left(body: str) -> None:
+    task = kernel(f"int i = INDEX; const float* p = x + i % 5; if (i < n) {{ {body} }}", XY, LINE, MACROS)
+    assert "(p + k" not in template_of(task).source
+    require_equal(task, [{}, {"BLOCK": 128}])
 
 
 @pytest.mark.parametrize("body", OTHERS)
@@ -280,5 +301,5 @@ def test_a_return_of_a_macro_that_cannot_be_written_out_stays_in_opencl() -> Non
     assert found.template is None or not {"ITEMS", "OWN_BINS"} & found.template.default_config.keys()
     assert sum("a loop or a macro" in one for one in found.skipped) >= 2, found.skipped
     task = kernel(f"int i = INDEX; {GUARDED}", XY, LINE, MACROS)
-    assert _read(task, "cuda")[0].syntax.code.decode().startswith(f"{MACROS}\n")
+    assert _read(task, task.sources("cuda").baseline.template)[0].syntax.code.decode().startswith(f"{MACROS}\n")
     assert rewritten(task).template is not None
