@@ -232,9 +232,10 @@ class _Host:
         if node.what == "name" and node.symbol is not NOTHING:
             return self._named(node, node.symbol, depth, names)
         if node.what == "member" and node.kids and node.op in ("x", "y", "z"):
-            extents = self.dims(node.kids[0], depth + 1)
-            at = "xyz".index(node.op)
-            return extents[at] if at < len(extents) else "1"
+            owner, extents = _unwrapped(node.kids[0]).symbol, self.dims(node.kids[0], depth + 1)
+            if extents == (None,) and owner.what == "parameter" and owner not in self._lent:
+                return self._size(f"{owner.name}_{node.op}", "")
+            return dict(zip("xyz", (*extents, "1", "1"), strict=False))[node.op] if extents != (None,) else None
         if node.what == "binary" and node.op in _OPERATORS:
             left, right = (self.text(one, depth + 1, names) for one in node.kids)
             return None if left is None or right is None else self._operation(node, left, right)
@@ -280,11 +281,14 @@ class _Host:
             if found is not None:
                 return found
         if node.type.what == "number" and (given or (made is not None and len(made) <= 1)):
-            name = symbol.name + "_" * (symbol.name in self._taken or symbol.name in TASK_FUNCTIONS)
-            text = self._lowering.unit.written(made[0].cursor) if made and not given else ""
-            self.sizes[name] = " ".join(re.sub(r'[\\"]', " ", text).split())
-            return name
+            return self._size(symbol.name, self._lowering.unit.written(made[0].cursor) if made and not given else "")
         return None
+
+    def _size(self, name: str, text: str) -> str:
+        """The name of a size that the host computes from `text`, or is given."""
+        name += "_" * (name in self._taken or name in TASK_FUNCTIONS)
+        self.sizes[name] = " ".join(re.sub(r'[\\"]', " ", text).split())
+        return name
 
     def _bound(self, name: str, at: int) -> str:
         """The value of a parameter of the host's template: the kernel's that it is, else by the host's instances."""

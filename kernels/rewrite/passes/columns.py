@@ -25,7 +25,7 @@ _Column = tuple[list[Node], Loop, dict[Symbol, str], list[Node]]
 
 def _column(subject: Subject) -> _Column | Refused:
     facts = subject.facts
-    if subject.axes != ["x"] or not subject.bounds or subject.unmovable or facts.launch_bounds or facts.escaping:
+    if subject.axes != ["x"] or not subject.bounds or subject.unmovable or subject.bounded or facts.escaping:
         return f"{_WHY}: threads do not have one coordinate behind a guard, and a launch that may change"
     bound = subject.bounds["x"]
     inside = behind(facts, facts.body.kids, lambda test: facts.upper(test, "x") == bound)

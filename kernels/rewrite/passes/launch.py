@@ -146,7 +146,10 @@ def _launch_bounds(subject: Subject, threads: int) -> Change | Refused:
             "The kernel keeps its own launch bounds with its own block."
         )
     made.constraints[f"{size} * {minimum} <= 2048"] = "No multiprocessor holds more threads."
-    made.header = [f"#if {minimum} > 0", f"#define {macro} __launch_bounds__({size}, {minimum})"]
+    others = " || ".join(f"{one.instead[0]} > 0" for one in subject.changes.values() if one.instead is not None)
+    made.header = [f"#if {others}", f"#define {macro}"] if others else []
+    made.header += [f"#{'el' if others else ''}if {minimum} > 0"]
+    made.header += [f"#define {macro} __launch_bounds__({size}, {minimum})"]
     made.header += [f"#elif {first} > 0", f"#define {macro} __launch_bounds__({size})"] if first else []
     made.header += ["#else", f"#define {macro} {declared[0] if declared else ''}", "#endif"]
     start = subject.facts.syntax.start
@@ -168,4 +171,5 @@ WORK_PER_THREAD = Pass(
     languages=("cuda", "opencl"),
 )
 MORE_BLOCKS = Pass("more_blocks", _turns, _more_blocks)
-LAUNCH_BOUNDS = Pass("launch_bounds", _threads, _launch_bounds, after=("block_size", "row_teams"))
+_BEFORE = ("block_size", "row_teams", "permuted_tiles", "output_tiles", "column_lanes")
+LAUNCH_BOUNDS = Pass("launch_bounds", _threads, _launch_bounds, after=_BEFORE)

@@ -170,8 +170,8 @@ def _coordinates(subject: Subject) -> list[Coordinate] | Refused:
 
 def _permutation(subject: Subject) -> _Permutation | Refused:
     facts = subject.facts
-    if facts.launch_bounds:
-        return f"{_WHY}: the kernel has launch bounds of its own"
+    if subject.bounded:
+        return f"{_WHY}: {subject.bounded}"
     coordinates = _coordinates(subject)
     if isinstance(coordinates, str):
         return coordinates

@@ -85,7 +85,7 @@ class _Grid:
 
 def _grid(subject: Subject) -> _Grid | Refused:
     facts, axes = subject.facts, subject.axes
-    if why := subject.unmovable or ("the kernel has launch bounds of its own" if facts.launch_bounds else ""):
+    if why := subject.unmovable or subject.bounded:
         return f"{_WHY}: {why}"
     if any(one.strided for one in subject.work.axes):
         return f"{_WHY}: threads step through the grid"

@@ -253,6 +253,13 @@ class Subject:
         return ""
 
     @property
+    def bounded(self) -> str:
+        """Why a launch of another block is not possible, as a clause; empty where the rule for launch bounds says them
+        anew."""
+        free = not self.facts.launch_bounds or all(one.isdigit() for one in self.launch.block)
+        return "" if free else "the kernel has launch bounds, and a block that depends on the workload"
+
+    @property
     def inside(self) -> Span:
         """The statements of the kernel's body."""
         return Span(self.facts.body.start + 1, self.facts.body.end - 1)

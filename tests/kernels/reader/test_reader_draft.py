@@ -164,6 +164,7 @@ class TestLaunch:
             ("N void* a[] = {&x, &x, &n}; cudaLaunchKernel(k, dim3(n), 64, a, 0, 0); }", "n", "64"),
             ("N thrust::v<int> v; cudaMalloc(&x, n); k<<<ceil(n / 64.0), 64>>>(x, x, n); }", "ceil_div(n, 64)", "64"),
             (LAMBDA + UP, "ceil_div(n, 32)", "32"),
+            ("void f(float* x, const dim3& d) { k<<<d.y / 32, 32>>>(x, x, d.x); }", "d_y // 32", "32"),
         ],
     )
     def test_that_of_the_host(self, host: str, grid: str, block: str) -> None:

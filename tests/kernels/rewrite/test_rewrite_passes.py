@@ -17,6 +17,7 @@ from rewrite_cases import (
     rewritten,
     same,
     stays,
+    task_of,
     template_of,
 )
 
@@ -784,6 +785,15 @@ def test_rows_are_of_whole_teams_or_of_less_than_a_warp() -> None:
         space = feasible(template, [task.workloads[0].model_copy(update={"sizes": {"n": n}})], H200)
         assert (space.reject({**template.default_config, "INDEX_BITS": 32}) is None) is fits
         assert space.reject(template.default_config) is None
+
+
+def test_tiles_have_no_launch_bounds_of_another_block() -> None:
+    head = 'extern "C" __global__ void __launch_bounds__(256, 2) k(const float* a, const float* b, float* y, int n)'
+    code = f"{head} {{ {INSIDE} {SUM} {ADD} {OUT} }}"
+    template = template_of(task_of("k", code, MATRICES, SQUARE, {"n": "int32"}))
+    lines = template.source.partition("#if OUTPUT_TILE > 0\n")[2].splitlines()
+    assert lines[:2] == ["#define LAUNCH_BOUNDS", "#elif MIN_BLOCKS > 0"]
+    assert "#define LAUNCH_BOUNDS __launch_bounds__(256, 2)" in lines
 
 
 @pytest.mark.parametrize("lane", ["threadIdx.x % 32", "(threadIdx.x & 31)"])
