@@ -1,22 +1,24 @@
 """One spelling for what authors write in many, so that facts and passes meet it in one.
 
 Owns the edits of a kernel's body after which it computes the same in the launch of its task: a function that a
-kernel ends with stands in its place, macros with a thread's number are expanded, axes that the launch does not have are
-numbers, blocks of which only the number of a thread counts have one axis, coordinates are computed by the extents of
-blocks, loops that step by these have a variable of their own, a pointer that advances with a loop stays, with the
-distance in its place, and what a thread adds up in memory is added up in a register.
+kernel ends with stands in its place, as does what a function returns of an index or a load, macros with a thread's
+number are expanded, axes that the launch does not have are numbers, blocks of which only the number of a thread counts
+have one axis, coordinates are computed by the extents of blocks, loops that step by these have a variable of their own,
+a pointer that advances with a loop stays, with the distance in its place, and what a thread adds up in memory is added
+up in a register.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
 from tunesmith.kernels.reader.parse import kind, split
-from tunesmith.kernels.reader.syntax import BUILTINS, LOOPS, WORK_ITEM, Node, Symbol, Syntax, builtin
-from tunesmith.kernels.rewrite.edits import Edit, Span, insert, rendered, replace
+from tunesmith.kernels.reader.syntax import BUILTINS, LOOPS, WORK_ITEM, Kind, Node, Symbol, Syntax, builtin
+from tunesmith.kernels.rewrite.edits import Edit, Span, insert, rendered, replace, span
 from tunesmith.kernels.rewrite.facts import AXES, Access, Facts, Loop, grid_size, may_end
 from tunesmith.kernels.rewrite.forms import Form
 from tunesmith.kernels.spec.template import LaunchGeometry
@@ -29,7 +31,7 @@ def canonical(read: Callable[[str], Syntax], code: str, launch: LaunchGeometry) 
     """Facts of a source in the spelling that the passes know, and the launch of that. read: makes the syntax of a
     source; launch: the task's. Raises `SourceError`."""
     facts = Facts(read(code))
-    for step in (_called, _macros, _axes, _one_axis, _extents, _loops, _advances, _sums):
+    for step in (_called, _returned, _macros, _axes, _one_axis, _extents, _loops, _advances, _sums):
         # Several times, as macros have macros in them, and loops loops.
         for _ in range(8):
             edits = [] if facts.oddities else step(facts, launch)
@@ -107,6 +109,46 @@ def _called(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
     if (inside | others) & outside or len(names) != len(set(names)) or call.op in others:
         return []
     return [Edit(call.start, facts.syntax.end(call), (f"{lines}\n", Span(body.start + 1, body.end - 1)))]
+
+
+def _returned(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
+    """The expression that a function returns in place of its call, where it is a whole number or comes through a
+    pointer: passes look at indices and loads."""
+    found, last = list[Edit](), 0
+    for call in facts.body.walk():
+        body = facts.function(call) if call.what == "call" and call.start >= last and not call.fixed else None
+        if body is None or len(body.kids) != 1 or body.kids[0].what != "return" or len(body.kids[0].kids) != 1:
+            continue
+        value, given, taken = body.kids[0].kids[0], call.kids[1:], call.symbol.arguments
+        reads = call.type.what == "number" or any(one.type.what == "pointer" for one in taken)
+        pairs = dict(zip(taken, given, strict=True)) if len(taken) == len(given) and reads else {}
+        texts = {one: _as(node, one.type) for one, node in pairs.items()}
+        names = [one for one in value.walk() if one.what == "name"]
+        own = facts.declared_in(facts.body) | {*facts.parameters}
+        hidden = {one.name for one in own} & {one.op for one in names if one.symbol not in pairs}
+        words = set(_WORD.findall(facts.text(value))) - {one.op for one in value.walk()} - _WORDS
+        inside = [*value.walk(), *(one for node in given for one in node.walk())]
+        plain = all(one.what not in _ACTING and not one.op.startswith("atom") and not one.fixed for one in inside)
+        result = _as(value, call.type)
+        scoped = facts.syntax.unit.scope(call.cursor.referenced)
+        if pairs and plain and result and all(texts.values()) and not (hidden or words or scoped):
+            swaps = [replace(one, *texts[one.symbol]) for one in names if one.symbol in pairs]
+            inner = [part if isinstance(part, str) else span(value, *swaps) for part in result]
+            found.append(replace(call, *inner))
+            last = call.end
+    return found
+
+
+_ACTING = frozenset({"assign", "count", "asm", "lambda", "address"})
+_WORD = re.compile(r"(?<!\w)[A-Za-z_]\w*")
+_WORDS = frozenset({"const", "unsigned", "int", "float", "double", "long", "short", "char", "size_t", "static_cast"})
+
+
+def _as(node: Node, kind: Kind) -> tuple[str | Span, ...]:
+    """An expression as a type; empty where only the compiler knows how."""
+    if node.result.like(kind):
+        return "(", span(node), ")"
+    return (f"(({kind.spelling})(", span(node), "))") if kind.what == node.result.what == "number" else ()
 
 
 def _template_arguments(facts: Facts, call: Node) -> list[tuple[str, str]] | None:

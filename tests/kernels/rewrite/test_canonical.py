@@ -126,6 +126,17 @@ PRODUCT = same(
     const float *p = a + i * n, *q = x + j; float sum = y[i * n + j];
     for (int k = 0; k < n; ++k) { q += n; sum += *p * q[-n]; ++p; } y[i * n + j] = sum; }""",
 )
+HELPERS = """__device__ int at(int row, int column, int width) { return row * width + column; }
+__device__ float loaded(const float* from) { return *from; }
+template <class V> __device__ V of(const V* from, unsigned int i) { return from[i]; }
+"""
+PRODUCT += same(
+    (SQUARE, {name: PLANE["a"] for name in "ax"} | {"y": ("out", "float32", "n * n")}, 75),
+    [{"OUTPUT_TILE": 64, "OUTPUT_DEPTH": 16, "OUTPUT_ROWS": 4, "OUTPUT_COLUMNS": 4}],
+    """int j = blockIdx.x * 32 + threadIdx.x, i = blockIdx.y * 8 + threadIdx.y; if (i < n && j < n) { float sum = 0;
+    for (int k = 0; k < n; ++k) sum += loaded(a + at(i, k, n)) * of(x, at(k, j, n)); y[at(i, j, n)] = sum; }""",
+    more=HELPERS,
+)
 OPENCL: Any = [
     (opencl_kernel(code.replace("COORDINATE", coordinate), XY, LINE), [{"VEC": 4}, {"ITEMS": 4, "BLOCK": 128}], 1000)
     for code in [
@@ -207,6 +218,24 @@ def test_a_pointer_that_advances_otherwise_is_left(body: str) -> None:
     task = kernel(f"int i = INDEX; const float* p = x + i % 5; if (i < n) {{ {body} }}", XY, LINE, MACROS)
     assert "(p + k" not in template_of(task).source
     require_equal(task, [{}, {"BLOCK": 128}])
+
+
+@pytest.mark.parametrize(
+    ("function", "call"),
+    [
+        ("__device__ int f(int a) { int n = 3; return a + n; }", "f(i)"),
+        ("__device__ int f(int a) { return a * n_of_all; }", "f(i)"),
+        ("__device__ int f(int& a) { return a++; }", "f(k)"),
+        ("__device__ int f(int a) { return a + a; }", "f(k++)"),
+        ("template <class V> __device__ int f(V a) { return (V)a; }", "f(i)"),
+    ],
+)
+def test_a_function_that_does_more_is_called(function: str, call: str) -> None:
+    more = f"{MACROS}\n__device__ const int n_of_all = 1;\n{function}"
+    body = f"int i = INDEX, k = i; if (i < n) {{ const int n_of_all = 2; y[i] = x[{call} % n] + n_of_all; }}"
+    task = kernel(body, XY, LINE, more)
+    assert call in template_of(task).source
+    require_equal(task, [{"BLOCK": 128}])
 
 
 @pytest.mark.parametrize("body", OTHERS)
