@@ -25,7 +25,7 @@ from tunesmith.kernels.launch.buffers import RED_ZONE, Slot, WorkloadData
 from tunesmith.kernels.launch.reference import on_host
 from tunesmith.kernels.outcome import WrongResult, versus
 from tunesmith.kernels.spec.dtypes import DTYPES
-from tunesmith.kernels.spec.task import Geometry, Tolerance
+from tunesmith.kernels.spec.task import Geometry, Task, Tolerance
 from tunesmith.kernels.spec.template import BACKENDS, BackendName
 
 BLOCK = 256
@@ -245,6 +245,9 @@ REASONS = {
     "implausible": "it was timed faster than the measured limits of the device allow",
 }
 """Every reason of a rejection; documented in docs/trust.md."""
+MAX_PLAIN_ERROR = 32.0
+"""Largest error of the plain kernel on contents for which nobody chose a tolerance, in tolerances, beyond its
+roundings: a kernel with more has overflown or cancelled, and another one's result says nothing there."""
 CHUNK = 1 << 22
 """Elements compared at a time; bounds the memory of temporaries."""
 
@@ -286,17 +289,23 @@ def deviation(
         return xp.where(xp.isnan(share), xp.inf, share)
 
 
+def largest_error(task: Task) -> float:
+    """The largest error that a kernel may have on the contents of `task`, in tolerances, before it is compared with the
+    baseline's: where the task says no tolerance, those of the types are too strict for its longest sums."""
+    return 1.0 if task.tolerance else MAX_PLAIN_ERROR
+
+
 def measure_set(
     data: WorkloadData, index: int, allowed: Mapping[str, float] | None = None, *, lenient: bool = False
 ) -> WrongResult | dict[str, Deviation]:
     """The deviations of each output of set `index` after exactly one launch on its contents, or the first error.
 
-    allowed: the largest deviation per output, as a share of its tolerance; 1.0 if left out. Where it is exceeded, an
-    element may also be off by `WorkloadData.slack`, if the original kernel is the reference or `lenient` is set. Where
-    the task does not define a NaN, anything may then stand in its place, and a NaN in the rest of its row: arithmetic
-    on infinities spreads within a sum as it is ordered. Beside extreme contents, a NaN may also stand in the place of
-    an infinity."""
-    allowed = allowed or {}
+    allowed: the largest deviation per output, as a share of its tolerance; `largest_error` if left out. Where it is
+    exceeded, an element may also be off by `WorkloadData.slack`, if the original kernel is the reference or `lenient`
+    is set. Where the task does not define a NaN, anything may then stand in its place, and a NaN in the rest of its
+    row: arithmetic on infinities spreads within a sum as it is ordered. Beside extreme contents, a NaN may also stand
+    in the place of an infinity."""
+    allowed = allowed or {place.argument.name: largest_error(data.task) for place in data.outputs}
     if (wrong := _changed_beside_outputs(data, index)) is not None:
         return wrong
     quick = fused_check(data.device)

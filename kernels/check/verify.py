@@ -18,7 +18,14 @@ from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.backends import BoundLaunch, Device, DeviceError, OutOfDeviceMemory, Side
 from tunesmith.kernels.build.artifact import Candidate
 from tunesmith.kernels.build.source import code_key
-from tunesmith.kernels.check.compare import Deviation, check_surroundings, differ, measure_set
+from tunesmith.kernels.check.compare import (
+    MAX_PLAIN_ERROR,
+    Deviation,
+    check_surroundings,
+    differ,
+    largest_error,
+    measure_set,
+)
 from tunesmith.kernels.check.plan import Step
 from tunesmith.kernels.launch.buffers import WorkloadData
 from tunesmith.kernels.launch.contents import COMPARABLE, EQUAL, HEAVY
@@ -47,9 +54,6 @@ be in any case: where few terms make a sum, a tree of additions rounds hardly, a
 LONG_FACTOR = 16.0
 """The same on sizes beyond the task's own, as far as they are longer: sums on tensor cores, which cut bits off, lose in
 proportion to their length, and sums of FMAs to its root, by twice which any kernel may err more there."""
-MAX_PLAIN_ERROR = 32.0
-"""Largest error of the plain kernel on made-up contents, in tolerances, beyond its roundings: a kernel with more has
-overflown or cancelled, and another one's result says nothing there."""
 ACCURACY_FREE = 0.25
 """Root mean square error, as a share of the tolerance, below which no comparison with the baseline is made."""
 ACCURACY_ELEMENTS = 4096
@@ -220,7 +224,8 @@ def _deviations(baseline: Candidate, step: Step, data: WorkloadData, loaded: dic
     launches = data.bind(baseline, loaded)
     if not isinstance(launches, list):
         return str(launches)
-    allowed = {argument.name: 1.0 if step.own else MAX_PLAIN_ERROR for argument in data.task.outputs}
+    largest = largest_error(data.task) if step.own else MAX_PLAIN_ERROR
+    allowed = {argument.name: largest for argument in data.task.outputs}
     standard = []
     if step.derived:
         data.restore()
@@ -381,7 +386,8 @@ def growth(task: Task, workload: Workload) -> float:
 
 def allowed_errors(task: Task, step: Step, standard: Standard, grown: float) -> list[dict[str, float]]:
     """The largest deviation of each output that is accepted, for each variant: the task's tolerance is meant for its
-    own workloads; on others the baseline's error is the measure. grown: see `growth`."""
+    own workloads; on others, and where the task says none that its baseline keeps to, the baseline's error is the
+    measure. grown: see `growth`."""
     heavy = bool(step.contents.kinds & HEAVY)
     factor, least = (HEAVY_FACTOR, HEAVY_LEAST) if heavy else (ACCURACY_FACTOR, 1.0)
 
