@@ -50,7 +50,8 @@ ACCURACY_FACTOR = 2.0
 """How many times the baseline's error a candidate's may be."""
 HEAVY_FACTOR, HEAVY_LEAST = 8.0, 4.0
 """The same for the largest error on contents of which a few elements have it (`HEAVY`), and how many tolerances it may
-be in any case: where few terms make a sum, a tree of additions rounds hardly, and one term after the other often."""
+be in any case, times the root of how much longer sizes are: where few terms make a sum, a tree of additions rounds
+hardly, and one term after the other often."""
 LONG_FACTOR = 16.0
 """The same on sizes beyond the task's own, as far as they are longer: sums on tensor cores, which cut bits off, lose in
 proportion to their length, and sums of FMAs to its root, by twice which any kernel may err more there."""
@@ -389,7 +390,7 @@ def allowed_errors(task: Task, step: Step, standard: Standard, grown: float) -> 
     own workloads; on others, and where the task says none that its baseline keeps to, the baseline's error is the
     measure. grown: see `growth`."""
     heavy = bool(step.contents.kinds & HEAVY)
-    factor, least = (HEAVY_FACTOR, HEAVY_LEAST) if heavy else (ACCURACY_FACTOR, 1.0)
+    factor, least = (HEAVY_FACTOR, HEAVY_LEAST * math.sqrt(grown)) if heavy else (ACCURACY_FACTOR, 1.0)
 
     def allowed(name: str, error: float) -> float:
         if step.own and error <= 1:

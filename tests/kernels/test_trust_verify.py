@@ -316,6 +316,8 @@ def test_accuracy_is_judged_by_the_baseline_and_what_sums_may_lose() -> None:
         for kind in ("hidden", "uniform")
     ]
     assert found == [pytest.approx(max(4.0, 5000 * 2.0**-24 / task.tolerance_of("float32").rtol)), 1.0]
+    step = Step(workload, Contents("heavy_tails"), True)
+    assert allowed_errors(task, step, ({"out": Deviation(0.1, 0.1)},), 4.0)[0]["out"] == 2 * verifying.HEAVY_LEAST
     arrays = (("a", "infinities"), ("b", "outliers"))
     lost = [Contents(arrays=one).may_lose_infinities for one in (arrays, arrays[:1], arrays[1:])]
     assert lost == [True, False, False]
