@@ -12,8 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from tunesmith.actors.judging.judge import compile_all
-from tunesmith.actors.judging.steps import MAX_HOST_BYTES
+from tunesmith.actors.judging.judge import MAX_HOST_BYTES, compile_all
 from tunesmith.actors.process import Isolated, preload
 from tunesmith.actors.workers import CompileWorker, Deadlines
 from tunesmith.hw.limits import DeviceLimits

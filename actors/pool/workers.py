@@ -22,8 +22,7 @@ import ray
 from ray import exceptions as ray_errors
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from tunesmith.actors.judging.judge import CandidateVerdict, JudgeOptions, Question, judge
-from tunesmith.actors.judging.steps import require_prepared
+from tunesmith.actors.judging.judge import CandidateVerdict, JudgeOptions, Question, judge, require_prepared
 from tunesmith.actors.process import Isolated, pack, preload
 from tunesmith.actors.ray_cluster import cpu_share, total
 from tunesmith.actors.workers import CompileWorker, Deadlines, DeviceWorker, LaneReady

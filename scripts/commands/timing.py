@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from tunesmith.actors.judging.judge import compile_all, lock_of, reason_of
-from tunesmith.actors.judging.steps import require_prepared
+from tunesmith.actors.judging.judge import compile_all, lock_of, reason_of, require_prepared
 from tunesmith.actors.judging.task_check import check_reference, meant_for
 from tunesmith.actors.process import Isolated, preload
 from tunesmith.actors.workers import CompileWorker, DeviceWorker
