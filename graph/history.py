@@ -272,10 +272,9 @@ def read_prior(path: Path) -> events.EarlierResults:
     if not path.is_file():
         raise TunesmithError(f"--prior: {path} is neither the folder of a run nor a table of `tunesmith exhaust`.")
     table = Prior.from_table(path)
-    results = tuple((config, one.value, one.failure) for config, one in table.results)
-    return events.EarlierResults(
-        prior=table.name, results=(events.TemplateResults(template="", name="", results=results),)
-    )
+    rows = tuple((config, one.value, one.failure) for config, one in table.results)
+    results = (events.TemplateResults(template="", name="", results=rows),)
+    return events.EarlierResults(prior=table.name, results=results)
 
 
 def _prior_of_run(folder: Path) -> events.EarlierResults:
@@ -338,14 +337,15 @@ def _prior(rows: Iterable[events.KnownResult], name: str) -> Prior:
 # At the end of a run
 
 
-def learn(context: Context, verdict: events.Verdict, run: str) -> None:
+def learn(context: Context) -> None:
     """Keeps the results of a run's final comparison: on each workload the best configuration and the general one, where
     they are shown to be faster than the baseline. A store that cannot be written is reported."""
-    store = open_store() if context.settings.wisdom and verdict.objective == "time" else None
+    store = open_store() if context.settings.wisdom and context.settings.objective == "time" else None
     reached = context.log.entries(events.VerdictReached)
     if store is None or not reached or context.log.started.device.driver != context.device.driver:
         # The measurements may be from either of two drivers.
         return
+    verdict, run = reached[-1].event.verdict, context.journal.folder.name
     # A run that had ended may be finished again, days later.
     at = datetime.fromtimestamp(reached[-1].at, UTC).isoformat(timespec="seconds")
     device, changes = context.device, _changes(context)
@@ -363,7 +363,7 @@ def learn(context: Context, verdict: events.Verdict, run: str) -> None:
             # Once for each workload.
             **(changes.get(row.workload, {}) if figures is row.best else {}),
         )
-        for row in (*verdict.tuned, *verdict.held_out)
+        for row in verdict.rows
         for winner, figures in ((row.best, row.best), (verdict.general, row.general))
         if winner is not None and figures is not None and figures.verdict == "faster"
     ]

@@ -23,7 +23,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -591,12 +591,11 @@ class StepRunner:
         return not isinstance(self.call("try_edges", candidate, step, arrays, edge), bool | Skipped)
 
 
+Prepare = Callable[[Mapping[int, Step]], Preparation]
+
+
 def run_steps(
-    runners: Sequence[StepRunner],
-    steps: Sequence[Step],
-    max_bytes: float,
-    findings: Findings,
-    prepare: Callable[[Mapping[int, Step]], Preparation],
+    runners: Sequence[StepRunner], steps: Sequence[Step], max_bytes: float, findings: Findings, prepare: Prepare
 ) -> None:
     """Goes through `steps`, which follow those of `findings`, the first ones first, until one rejects the candidate.
     Steps on workloads of more than `max_bytes` are the first runner's alone. prepare: begins to prepare steps by their
@@ -753,7 +752,7 @@ def _dealt(
     with another method finds each source where it was, and what its process has kept of it."""
     threads = [ThreadPoolExecutor(1, "compiler") for _ in compilers]
     sources = [specialise(template, config, dict(key)) for key in keys]
-    hands = list(zip(itertools.cycle(zip(threads, compilers, strict=True)), sources, strict=False))
+    hands = zip(itertools.cycle(zip(threads, compilers, strict=True)), sources, strict=False)
     answers = [thread.submit(compiler.call, method, seconds, source) for (thread, compiler), source in hands]
     try:
         yield from ((key, answer.result()) for key, answer in zip(keys, answers, strict=True))
@@ -796,7 +795,7 @@ def judge(
     verdicts, suspects = list[CandidateVerdict](), dict[int, Suspect]()
     with contextlib.ExitStack() as stack:
         options = options or JudgeOptions()
-        judgement = _Judgement(task, limits, index, questions, options, stack)
+        judgement = _Judgement(task, limits, index, options, stack)
         for only, steps, building, note in [judgement.plan(*question) for question in questions]:
             started = time.monotonic()
             verdict, suspect = judgement.judge(building, steps, only)
@@ -853,13 +852,7 @@ class _Judgement:
     """The processes of a judgement, which end with `stack`, and the facts known of task and device."""
 
     def __init__(
-        self,
-        task: Task,
-        limits: DeviceLimits,
-        index: int,
-        questions: Sequence[Question],
-        options: JudgeOptions,
-        stack: contextlib.ExitStack,
+        self, task: Task, limits: DeviceLimits, index: int, options: JudgeOptions, stack: contextlib.ExitStack
     ) -> None:
         self._task, self._limits, self._index, self._options = task, limits, index, options
         self._roofline, deadlines = options.roofline, options.deadlines
@@ -883,14 +876,18 @@ class _Judgement:
         device = HeldDevice(lock, options.listener)
         self._runners = [StepRunner(task, limits, deadlines, one, device, options.listener) for one in examiners]
         self._first = self._runners[0]
-        unusable: object = None
-        own = [workload for workload in task.workloads if limits.kind in workload.devices]
-        if own and not task.original_is_reference and any(only is None for _, _, only in questions):
-            small = small_workload(task, own)
-            unusable = self._hosts[0].call("unusable_scalars", deadlines.prepare, small, options.seed)
         self._far = far_steps(task, limits, options.seed)
-        self._unusable: list[tuple[str, int, float]] = unusable if isinstance(unusable, list) else []
+
+    @cached_property
+    def _unusable(self) -> list[tuple[str, int, float]]:
         """See `ContentsHost.unusable_scalars`. Where the reference is too slow to tell, the steps will."""
+        task, limits, options = self._task, self._limits, self._options
+        own = [workload for workload in task.workloads if limits.kind in workload.devices]
+        if not own or task.original_is_reference:
+            return []
+        deadline, small = options.deadlines.prepare, small_workload(task, own)
+        found = self._hosts[0].call("unusable_scalars", deadline, small, options.seed)
+        return found if isinstance(found, list) else []
 
     def plan(
         self, template: Template, config: Config, only: str | None
@@ -898,7 +895,7 @@ class _Judgement:
         """The workload and the steps, at least one, of a question, its kernels, once they are compiled, and a clause on
         steps that were left out, if there are any."""
         options, source = self._options, _source_with_parameters(template, config)
-        unusable = {(name, level) for name, level, _ in self._unusable}
+        unusable = {(name, level) for name, level, _ in (self._unusable if only is None else ())}
         steps = plan(self._task, self._limits, options.seed, options.largest_bytes, only, source, unusable)
         if not steps:
             kind = self._limits.kind
@@ -978,8 +975,9 @@ class _Judgement:
             types, seed = coverage.unreached(), self._options.seed
             further = reaching_steps(self._task, self._limits, like, types, seed)
             # A class of sizes that occurs in no planned step is not compiled.
-            further = [step for step in further if self._key(candidate, step) in candidate.artifacts]
-            further = [step for step in further if self._key(baseline, step) in baseline.artifacts]
+            for kernel in (candidate, baseline):
+                keys = [code_key(self._task, kernel.template, step.workload) for step in further]
+                further = [step for step, key in zip(further, keys, strict=True) if key in kernel.artifacts]
             while further and coverage.unreached() and not findings.is_spent:
                 self._run(further[:REACHING_BATCH], findings)
                 further = further[REACHING_BATCH:] if findings.first_wrong is None and findings.counting else []
@@ -988,9 +986,6 @@ class _Judgement:
         if findings.first_wrong is None and again and not findings.is_spent:
             findings.results = {at: one for at, one in findings.results.items() if findings.steps[at].name not in late}
             self._run(again, findings)
-
-    def _key(self, kernel: Candidate, step: Step) -> CodeKey:
-        return code_key(self._task, kernel.template, step.workload)
 
     def _run(self, steps: Sequence[Step], findings: Findings) -> None:
         """`run_steps` with contents that are prepared beside it."""
@@ -1076,10 +1071,6 @@ class _Judgement:
         excluded = [step for name, step in made_up.items() if name in names]
         if len(excluded) <= MAX_EXCLUDED_SHARE * len(made_up):
             return len(excluded)
-        unfit = tried = 0
-        for step in excluded[:: max(1, len(excluded) // MAX_EXCLUDED_TRIALS)]:
-            if findings.is_spent:
-                break
-            unfit += not self._first.plain_fits(step, findings)
-            tried += 1
-        return len(excluded) - len(excluded) * unfit // max(1, tried)
+        sample = excluded[:: max(1, len(excluded) // MAX_EXCLUDED_TRIALS)]
+        fits = [self._first.plain_fits(step, findings) for step in sample if not findings.is_spent]
+        return len(excluded) - len(excluded) * fits.count(False) // max(1, len(fits))

@@ -40,10 +40,10 @@ def approve(state: State, context: Context) -> tuple[State, PlanApproved]:
     return {"plan": plan.model_dump(mode="json")}, PlanApproved(plan=plan)
 
 
-def decide(context: Context, folder: Path, ask: Ask | None, plan: Plan) -> Plan:
+def decide(context: Context, ask: Ask | None, plan: Plan) -> Plan:
     """The plan as the person wants it. Without a terminal (`ask` is None) it raises `Waiting` the first time and reads
     the file the next time. Raises `TunesmithError` for a file that makes no plan."""
-    stage = stage_of(plan.round)
+    stage, folder = stage_of(plan.round), context.journal.folder
     file = folder / f"plan-{plan.round}.json"
 
     def read() -> Plan:
@@ -120,8 +120,7 @@ def explain_round(state: State, context: Context) -> State | tuple[State, Explai
         tuned=context.tuned_names,
     )
     messages = conversation(render("explain_system"), user)
-    question = ModelCall("explain", stage, "explain", messages, ExplainAnswer)
-    (reply,) = context.models.ask_all([question])
+    (reply,) = context.models.ask_all([ModelCall("explain", stage, "explain", messages, ExplainAnswer)])
     if isinstance(reply, ModelFailed):
         sentence = f"The model does not explain round {state['round']}: {reply.detail}"
         context.note("explain", sentence, stage, reply.kind)

@@ -15,7 +15,7 @@ import pytest
 
 from tunesmith.actors.judging import judge as judging
 from tunesmith.actors.judging.judge import CandidateVerdict, Findings, HeldDevice, JudgeOptions, StepRunner, judge
-from tunesmith.actors.pool.workers import DEVICE_BUSY, PROCESS_GONE, Lane
+from tunesmith.actors.pool import DEVICE_BUSY, PROCESS_GONE, Lane
 from tunesmith.actors.process import unpack
 from tunesmith.actors.workers import Deadlines, LaneReady
 from tunesmith.hw import device_lock as exclusive
