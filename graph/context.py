@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from tunesmith.graph.journal.events import BaselineMeasured, Event, Noted, RoleKept, RooflineMeasured
-from tunesmith.graph.journal.log import RunLog, Tree, quantities_of, read_tree, seconds_of
-from tunesmith.graph.journal.store import Journal
+from tunesmith.graph.journal.log import Journal, RunLog, Tree, quantities_of, read_tree, seconds_of
 from tunesmith.graph.models.calls import Models
 from tunesmith.graph.progress import Listener, Progress, silent
 from tunesmith.graph.settings import Settings

@@ -26,8 +26,7 @@ from pydantic import Field, ValidationError
 from tunesmith import __version__
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal import events
-from tunesmith.graph.journal.log import LIBRARY, RunLog, observation, quantities_of, seconds_of
-from tunesmith.graph.journal.store import Journal, JournalError
+from tunesmith.graph.journal.log import LIBRARY, Journal, JournalError, RunLog, observation, quantities_of, seconds_of
 from tunesmith.graph.settings import Settings, require_writable_file
 from tunesmith.graph.state import BASELINE, Bottleneck
 from tunesmith.hw.errors import TunesmithError, named_path, refusals

@@ -27,8 +27,7 @@ from tunesmith.graph.context import Context
 from tunesmith.graph.dispatch import measure_further_shapes
 from tunesmith.graph.history import best_roofs, learn, suggest
 from tunesmith.graph.journal import events
-from tunesmith.graph.journal.log import RunLog
-from tunesmith.graph.journal.store import Journal, JournalError, remove_journal
+from tunesmith.graph.journal.log import Journal, JournalError, RunLog, remove_journal
 from tunesmith.graph.models.opening import check_models, destination, open_models
 from tunesmith.graph.progress import Listener, Progress, silent
 from tunesmith.graph.results.summary import Summary, summarise

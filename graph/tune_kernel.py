@@ -122,9 +122,8 @@ class TunedKernel:
                 raise TunesmithError(f"The size {size} does not follow from the arrays; give it by name: {size}=...")
         read = [given[one["name"]] for one in kernels.given]
         shapes, dtypes = [one.shape for one in read], [str(one.dtype) for one in read]
-        sizes, types = kernels.read(
-            shapes, dtypes, [int(given[size]) for size in kernels.explicit], storage=ARRAY_TYPES
-        )
+        explicit = [int(given[size]) for size in kernels.explicit]
+        sizes, types = kernels.read(shapes, dtypes, explicit, storage=ARRAY_TYPES)
         passed = dict(given)
         for argument, one in zip(self.task.arguments, kernels.bind(types, sizes), strict=True):
             if argument.role == "out":

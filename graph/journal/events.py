@@ -2,7 +2,7 @@
 entries of a journal, one model for each, found by the `kind` that stands beside its data.
 
 A record is immutable; `record["key"]` gives the JSON value of one field, as in summary.json. A change of a field or a
-kind needs a new `FORMAT` in `tunesmith.graph.journal.store`. An entry belongs to a stage: "" for the whole run,
+kind needs a new `FORMAT` in `tunesmith.graph.journal.log`. An entry belongs to a stage: "" for the whole run,
 "round-2" for a round, "round-2-trial" for the trials of a round's new templates.
 """
 

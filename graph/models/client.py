@@ -21,8 +21,7 @@ from typing import Annotated, Any, cast
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from tunesmith.graph.journal.events import ModelAsked, ModelCalled, ModelMethodFound, ModelsUsage, RoleUsage, Tokens
-from tunesmith.graph.journal.log import RunLog
-from tunesmith.graph.journal.store import Entry, Journal
+from tunesmith.graph.journal.log import Entry, Journal, RunLog
 from tunesmith.graph.models.calls import (
     AGAIN,
     Completion,
@@ -144,9 +143,8 @@ class Ledger:
             ("cost", settings.max_cost, sum(cost), bound.cost or 0.0),
         ):
             if cap is not None and taken + needed > cap:
-                return (
-                    f"--max-{name} {cap} does not allow the call: {taken:.6g} is spent, and it may take {needed:.6g}."
-                )
+                why = f"{taken:.6g} is spent, and it may take {needed:.6g}"
+                return f"--max-{name} {cap} does not allow the call: {why}."
         return None
 
     def summary(self, transport: str, where: str) -> ModelsUsage:

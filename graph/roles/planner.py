@@ -66,7 +66,8 @@ def plan_by_rules(context: Context, number: int, tree: Tree) -> Plan | None:
     else:
         # A search of one workload starts with the measurements there, among them the best.
         analysis = f"Tune {due.name} on its own, from its best known configurations."
-    plan = _plan(context, number, workloads, seconds, [Branch(parent=node.id, kind="search", seeds=seeds)], analysis)
+    branch, words = Branch(parent=node.id, kind="search", seeds=seeds), _outlook(context, workloads, seconds)
+    plan = new_plan(context, number, names, [branch], analysis=analysis, **words)
     if number > 1:
         return plan
     first = min(math.ceil(context.settings.evaluations * FIRST_SHARE), context.evaluations_left())
@@ -86,15 +87,8 @@ def _workload_in_turn(context: Context, seconds: Mapping[str, float]) -> Workloa
     return max(left, key=lambda one: one.weight * _headroom(context, one, seconds), default=None)
 
 
-def _plan(
-    context: Context,
-    number: int,
-    workloads: Sequence[Workload],
-    seconds: Mapping[str, float],
-    branches: Sequence[Branch],
-    analysis: str,
-) -> Plan:
-    """A plan by rules. seconds: the least known time, by workload."""
+def _outlook(context: Context, workloads: Sequence[Workload], seconds: Mapping[str, float]) -> dict[str, Any]:
+    """`bottleneck` and `expected` of a plan by rules. seconds: the least known time, by workload."""
     target = _most_to_gain(context, workloads, seconds)
     floor, taken = context.floor(target), seconds[target.name]
     if not floor:
@@ -103,9 +97,7 @@ def _plan(
         limit = f" and is at its floor by the measured roofs, {_us(floor)}: little to gain"
     else:
         limit = f", {taken / floor:.1f} times its floor by the measured roofs, {_us(floor)}"
-    names = [workload.name for workload in workloads]
-    words = {"expected": f"{target.name} takes {_us(taken)}{limit}.", "analysis": analysis}
-    return new_plan(context, number, names, branches, bottleneck=context.bottleneck(target, taken), **words)
+    return {"bottleneck": context.bottleneck(target, taken), "expected": f"{target.name} takes {_us(taken)}{limit}."}
 
 
 def new_plan(context: Context, number: int, names: Sequence[str], branches: Sequence[Branch], **words: Any) -> Plan:
@@ -166,8 +158,9 @@ def plan_on_tree(context: Context, number: int, tree: Tree) -> Plan:
     # A further search costs no call: of the task's next template, or the best one.
     searched = (tree.untried or [node for node in tree.ranked if node.template.has_choices])[: "search" in kinds]
     branches = [*(Branch(parent=node.id, kind="search") for node in searched), *written[:wanted]]
-    analysis = f"The most is left on {_most_to_gain(context, context.tuned, seconds).name}."
-    return _plan(context, number, context.tuned, seconds, branches or [_branch(BASELINE, kinds[0])], analysis)
+    words = {"analysis": f"The most is left on {_most_to_gain(context, context.tuned, seconds).name}."}
+    words |= _outlook(context, context.tuned, seconds)
+    return new_plan(context, number, context.tuned_names, branches or [_branch(BASELINE, kinds[0])], **words)
 
 
 def calls_left(context: Context) -> int | None:

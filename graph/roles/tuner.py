@@ -13,12 +13,12 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from tunesmith.graph.context import Context, baseline_quantities, baseline_seconds
 from tunesmith.graph.history import prior_of
 from tunesmith.graph.journal import events
-from tunesmith.graph.journal.log import failures_by_kind, observation, racing, stage_of, weighted_geomean
-from tunesmith.graph.journal.store import Entry
+from tunesmith.graph.journal.log import Entry, failures_by_kind, observation, racing, stage_of, weighted_geomean
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.roles.templater import trials_of
 from tunesmith.graph.roles.verdict import defects, has
@@ -69,11 +69,8 @@ def tune_round(state: State, context: Context) -> State | tuple[State, events.Se
     """The role "tune"."""
     plan = Plan.model_validate(state["plan"])
     # A model's kernel without parameters was measured in its trial; a kernel of the task was not.
-    templates = [
-        one
-        for one in state.get("templates", [])
-        if context.template(one).has_choices or not context.log.evaluations_of(one)
-    ]
+    chosen, log = state.get("templates", []), context.log
+    templates = [one for one in chosen if log.template(one).has_choices or not log.evaluations_of(one)]
     return ({}, _Round(context, plan, templates).run()) if templates else {}
 
 
@@ -121,15 +118,9 @@ class _Round:
             for limits in context.limits:
                 require_points(feasible(template, workloads, limits), template)
             require_points(space, template)
-        search = make_strategy(
-            context.settings.strategy,
-            space,
-            seed=context.settings.seed + self.plan.round,
-            budget=budget,
-            workers=workers,
-            seeds=self._seeds(template, space),
-            prior=prior_of(context.log, template, space),
-        )
+        first = {"seeds": self._seeds(template, space), "prior": prior_of(context.log, template, space)}
+        name, seed = context.settings.strategy, context.settings.seed + self.plan.round
+        search = make_strategy(name, space, seed=seed, budget=budget, workers=workers, **first)
         for entry in context.log.evaluations_of(template.id):
             evaluation = entry.event.evaluation
             known = set(self.plan.workloads) <= set(evaluation.outcomes) or evaluation.failure is not None
@@ -142,11 +133,8 @@ class _Round:
         that a role gave, with the reason."""
         log = self.context.log
         given = log.seeds(self.stage, template.id)
-        refused = tuple(
-            {"config": config, "why": reason.detail}
-            for config in given
-            if space.index(config) is None and (reason := space.reject(config)) is not None
-        )
+        reasons = [(config, space.reject(config)) for config in given if space.index(config) is None]
+        refused = tuple({"config": config, "why": reason.detail} for config, reason in reasons if reason is not None)
         if refused:
             event = events.SeedsRefused(template=template.id, refused=refused)
             self.context.once(events.SeedsRefused, self.stage, lambda: event, template=template.id)
@@ -260,19 +248,12 @@ class _Round:
         """The account of the searches: their sum and each of them."""
         found, each = list(self.results.values()), list[events.TemplateAccount]()
         for name, search in self.searches.items():
-            own = [one for one in found if one.template == name]
-            account = events.TemplateAccount(
-                template=name,
-                strategy=search.describe(),
-                points=len(search.space),
-                cartesian=search.space.cartesian,
-                asked=len(search.asked),
-                exhausted=search.exhausted,
-                rng=search.random_state(),
-                failures=failures_by_kind(own),
-                racing=racing(own),
-            )
-            each.append(account)
+            own, space = [one for one in found if one.template == name], search.space
+            about: dict[str, Any] = {"strategy": search.describe(), "rng": search.random_state()}
+            about |= {"points": len(space), "cartesian": space.cartesian}
+            about |= {"asked": len(search.asked), "exhausted": search.exhausted}
+            results = {"failures": failures_by_kind(own), "racing": racing(own)}
+            each.append(events.TemplateAccount(template=name, **about, **results))
         return events.Searched(
             stage=self.stage,
             strategy=" | ".join(one.strategy for one in each),

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from tunesmith.actors.judging.task_check import check_reference
 from tunesmith.graph.journal.events import Evaluated, ExhaustStarted
-from tunesmith.graph.journal.log import RunLog
-from tunesmith.graph.journal.store import Journal, JournalError, remove_journal
+from tunesmith.graph.journal.log import Journal, JournalError, RunLog, remove_journal
 from tunesmith.graph.progress import Listener, Progress, silent
 from tunesmith.graph.run import hold_run
 from tunesmith.graph.settings import make_settings, require_writable_file
@@ -103,10 +103,8 @@ def exhaust(
                     done[request.number] = evaluation
                     listener(Progress("exhaust", done=len(done), budget=total))
         records = [_record(done[point]) for point in sorted(done)]
-        size = tuple(chosen.sizes.values())
-        count = write_cache(
-            out, template.parameters, records, device=device.name, kernel=loaded.name, problem_size=size
-        )
+        about: dict[str, Any] = {"kernel": loaded.name, "problem_size": tuple(chosen.sizes.values())}
+        count = write_cache(out, template.parameters, records, device=device.name, **about)
         journal.close()
         remove_journal(folder)
         with suppress(OSError):

@@ -17,8 +17,7 @@ from tunesmith.cli.app import Backend, Json, ReferenceDeadline, TaskArgument
 from tunesmith.cli.tables import percent, print_json, print_rows, short, speedup, us
 from tunesmith.graph.history import best_roofs
 from tunesmith.graph.journal.events import Compared, Winner
-from tunesmith.graph.journal.log import RunLog
-from tunesmith.graph.journal.store import Journal
+from tunesmith.graph.journal.log import Journal, RunLog
 from tunesmith.graph.settings import as_path
 from tunesmith.graph.setup import choose_device, pools
 from tunesmith.hw.errors import TunesmithError

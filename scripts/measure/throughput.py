@@ -30,7 +30,7 @@ from tunesmith.actors.ray_cluster import cluster, total
 from tunesmith.actors.workers import Deadlines
 from tunesmith.cli.measure.runner import Record, execute, parser_of
 from tunesmith.graph.journal.events import Evaluated
-from tunesmith.graph.journal.store import Journal
+from tunesmith.graph.journal.log import Journal
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import DeviceInfo, probe

@@ -19,7 +19,7 @@ from tunesmith.actors.pool import ROOF_EXCLUDE_DEVIATION, deviation, typical
 from tunesmith.actors.ray_cluster import cluster, cpu_share, survey, total
 from tunesmith.actors.workers import Deadlines
 from tunesmith.graph.journal.events import Evaluated
-from tunesmith.graph.journal.store import Journal, JournalError
+from tunesmith.graph.journal.log import Journal, JournalError
 from tunesmith.graph.setup import choose_device
 from tunesmith.hw.device_lock import Holder
 from tunesmith.hw.errors import NoDevice, TunesmithError

@@ -18,8 +18,7 @@ from tunesmith.cli.measure import library
 from tunesmith.cli.tables import print_summary
 from tunesmith.graph.context import COUNTER_SECONDS, Context
 from tunesmith.graph.journal.events import Compared, Evaluated
-from tunesmith.graph.journal.log import quantities_of
-from tunesmith.graph.journal.store import Journal
+from tunesmith.graph.journal.log import Journal, quantities_of
 from tunesmith.graph.settings import make_settings
 from tunesmith.graph.setup import require_energy
 from tunesmith.hw.errors import TunesmithError

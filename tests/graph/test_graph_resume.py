@@ -21,7 +21,7 @@ from simulated_pool import SCALE_ADD, SimulatedPool, tuned
 
 from tunesmith.graph import resume
 from tunesmith.graph.journal.events import Event, RunStarted
-from tunesmith.graph.journal.store import Journal, JournalError
+from tunesmith.graph.journal.log import Journal, JournalError
 from tunesmith.graph.models.calls import ModelCall
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.results.report import render_markdown

@@ -18,12 +18,12 @@ from tunesmith.cli.main import app
 from tunesmith.graph import prompts, tune
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import EvidenceKept
-from tunesmith.graph.journal.store import Journal
+from tunesmith.graph.journal.log import Journal
 from tunesmith.graph.prompts import fenced, render, scrubbed
 from tunesmith.graph.prompts.answers import PlanAnswer, RewriteAnswer, TemplateAnswer, template_of
 from tunesmith.graph.prompts.facts import choices, examine, signature, task_facts
-from tunesmith.graph.prompts.template_prompt import MAX_EXAMPLE, example, interface, template_messages
 from tunesmith.graph.roles.planner import plan_messages
+from tunesmith.graph.roles.templater import MAX_EXAMPLE, example, interface, template_messages
 from tunesmith.graph.settings import make_settings
 from tunesmith.graph.state import Branch, Plan
 from tunesmith.hw.device_lock import DeviceLock
