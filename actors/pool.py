@@ -184,44 +184,37 @@ class Lane:
 
 
 class WorkerActor:
-    """A worker `make(*arguments)` in a process of the cluster, for `ray.remote`.
+    """A worker `make(*arguments)` in a process of the cluster, for `ray.remote`. Its calls wait there, so that one
+    begins within microseconds of the end of another.
 
     It is made by the first call: an actor that has answered `node_id` has its place in the cluster, and a mistake that
     is found while the worker is made is raised by that call as it is.
-    """
-
-    def __init__(self, make: Callable[..., Any], *arguments: Any) -> None:
-        self._make, self._worker = partial(make, *arguments), None
-
-    def node_id(self) -> str:
-        return ray.get_runtime_context().get_node_id()
-
-    def call(self, method: str, *arguments: Any) -> Any:
-        """The result of a method of the worker."""
-        self._worker = self._worker or self._make()
-        return getattr(self._worker, method)(*arguments)
-
-
-class LaneActor(WorkerActor):
-    """A `Lane`, whose calls wait in its own process, so that one begins within microseconds of the end of another.
 
     Ray takes a few tenths of a millisecond between two calls of an actor, to send a result and to unpack the arguments
     of the next. Here it does both beside the call under way: calls arrive in an event loop, and one thread works on
     them in the order in which they were made, except that a call whose arguments Ray has to fetch first (beyond 100 kB)
-    may be overtaken: a visit, which then finds the device busy or its process lost, and is made again.
+    may be overtaken: a compilation, to which that is the same, or a visit, which then finds the device busy or its
+    process lost, and is made again.
     """
 
     def __init__(self, make: Callable[..., Any], *arguments: Any) -> None:
-        super().__init__(make, *arguments)
-        self._thread = ThreadPoolExecutor(1)
+        self._make, self._worker, self._thread = partial(make, *arguments), None, ThreadPoolExecutor(1)
+
+    def node_id(self) -> str:
+        return ray.get_runtime_context().get_node_id()
 
     async def waiting_for(self) -> str:
-        """Who holds the device, as a clause, where a call waits for it; else empty. Answered beside that call."""
+        """Of a lane: who holds its device, as a clause, where a call waits for it; else empty. Answered beside that
+        call."""
         return "" if self._worker is None else self._worker.waiting_for()
 
     async def call(self, method: str, *arguments: Any) -> Any:
-        """The result of a method of the lane."""
-        return await asyncio.wrap_future(self._thread.submit(super().call, method, *arguments))
+        """The result of a method of the worker."""
+        return await asyncio.wrap_future(self._thread.submit(self._call, method, *arguments))
+
+    def _call(self, method: str, *arguments: Any) -> Any:
+        self._worker = self._worker or self._make()
+        return getattr(self._worker, method)(*arguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,7 +374,7 @@ class WorkerSet:
             # An OpenCL device's number is this machine's.
             here = ray.get_runtime_context().get_node_id()
             options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(here, soft=True)
-        self._lane_actor: Any = ray.remote(**options)(LaneActor)
+        self._lane_actor: Any = ray.remote(**options)(WorkerActor)
         # Arguments that every worker needs are stored once in the cluster, not sent with each.
         self._shared_task = ray.put(self.task)
         for worker in (*self.lanes, *self.compilers):

@@ -26,7 +26,6 @@ from tunesmith.kernels.spec.template import Template
 if TYPE_CHECKING:
     from tunesmith.actors.pool import Pool
 
-
 COMPARISON_SECONDS, KERNEL_SECONDS, EXAMINATION_SECONDS = 5.0, 0.75, 10.0
 """Seconds of a final comparison: for its process, for each kernel on a workload, for the examination of winners."""
 COUNTER_SECONDS = 0.2

@@ -79,8 +79,7 @@ class TunedKernel:
     @property
     def source(self) -> str:
         """The source of the general configuration, or of the kernel as it came where nothing was found."""
-        suffix = BACKENDS[self._signature.backend].suffix
-        files = sorted((self.result.folder / "best" / "general").glob(f"*{suffix}"))
+        files = sorted((self.result.folder / "best/general").glob(f"*{BACKENDS[self._signature.backend].suffix}"))
         return files[0].read_text() if files else self.task.sources(self._signature.backend).baseline.template.source
 
     def __repr__(self) -> str:
@@ -207,8 +206,7 @@ def tune_kernel(
         where = [*options.get(error.title, []), *map(str, first["loc"])]
         raise TunesmithError(": ".join([*where, f"{sentence(first)}."])) from error
     settings.setdefault("backend", signature.backend)
-    result = tune(task, run_dir=run_dir, listener=listener, **settings)
-    return TunedKernel(result, task, signature)
+    return TunedKernel(tune(task, run_dir=run_dir, listener=listener, **settings), task, signature)
 
 
 def _with_choices(task: Task, opponents: Sequence[KernelOpponent]) -> Task:

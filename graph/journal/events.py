@@ -229,8 +229,7 @@ class Verdict(ResultRecord):
     @property
     def special(self) -> tuple[Dispatched, ...]:
         """The dispatched kernels that are not the general configuration."""
-        general = self.general and (self.general.template, self.general.config)
-        return tuple(one for one in self.dispatch if (one.template, one.config) != general)
+        return tuple(one for one in self.dispatch if self.general is None or one.key != self.general.key)
 
 
 class FinalistResult(Winner):

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import ApprovalAwaited, Asked, Explained, PlanApproved
@@ -20,7 +20,6 @@ from tunesmith.graph.journal.log import stage_of
 from tunesmith.graph.models.calls import ModelCall, ModelFailed, Waiting
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts import conversation, render
-from tunesmith.graph.prompts.answers import ExplainAnswer
 from tunesmith.graph.prompts.facts import node_facts
 from tunesmith.graph.roles.planner import branch_problems
 from tunesmith.graph.state import Plan, State
@@ -96,6 +95,12 @@ def check_plan(data: Any, planned: Plan, context: Context, where: str) -> Plan:
 
 
 MAX_LINES, MAX_LINE = 5, 400
+
+
+class ExplainAnswer(BaseModel, extra="forbid"):
+    """The lessons of a round."""
+
+    lines: list[str] = Field(description="two to five short lines: what worked, what did not, and why")
 
 
 def explain_round(state: State, context: Context) -> State | tuple[State, Explained]:

@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
+from pydantic import BaseModel, Field
+
 from tunesmith.graph.context import Context, baseline_quantities, baseline_seconds
 from tunesmith.graph.journal.events import BranchAbandoned, Planned
 from tunesmith.graph.journal.log import Node, Tree, objective, stage_of
@@ -20,10 +22,9 @@ from tunesmith.graph.models.calls import HOPELESS, Message, ModelCall, ModelFail
 from tunesmith.graph.models.client import Ledger
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts import conversation, render
-from tunesmith.graph.prompts.answers import MAX_TEXT, PlanAnswer, config_of
 from tunesmith.graph.prompts.facts import examine, node_facts, run_facts
 from tunesmith.graph.settings import Arm, Settings
-from tunesmith.graph.state import BASELINE, Branch, BranchKind, Plan, State
+from tunesmith.graph.state import BASELINE, Bottleneck, Branch, BranchKind, Plan, State
 from tunesmith.kernels.check.verify import infeasible_on
 from tunesmith.kernels.rewrite.template import starts, with_rules
 from tunesmith.kernels.spec.task import TaskError, Workload
@@ -222,6 +223,44 @@ measures default configurations only; "rewrite" has no plan of a model, and no r
 def searches(settings: Settings) -> bool:
     """Whether the run's arm searches its templates."""
     return "search" in KINDS_OF_ARM[settings.arm]
+
+
+# A model's answer keeps to the structured output of all servers: every field is required, without defaults, free-form
+# objects and tuples. What it means is decided by the project's own schemas, which also read files.
+
+Value = bool | int | float | str
+MAX_TEXT = 4000
+"""Characters of a model's own words that are kept and shown to others."""
+
+
+class Setting(BaseModel, extra="forbid"):
+    name: str = Field(description="a parameter's name")
+    value: Value
+
+
+def config_of(settings: Sequence[Setting]) -> Config:
+    return {setting.name: setting.value for setting in settings}
+
+
+class BranchAnswer(BaseModel, extra="forbid"):
+    kind: BranchKind = Field(description="what to make of the parent; the kinds are explained above")
+    parent: str = Field(description='the id of a template listed under "Templates so far", or "baseline"')
+    moves: list[str] = Field(
+        description="what to change in the parent, one concrete step each; empty for a search of the parent as it is"
+    )
+    seeds: list[list[Setting]] = Field(
+        description="configurations of the parent to try first, only in a search of it; may be empty"
+    )
+
+
+class PlanAnswer(BaseModel, extra="forbid"):
+    """The plan of the next round."""
+
+    analysis: str = Field(description="what bounds the best kernel now and what the measurements show; a few sentences")
+    bottleneck: Bottleneck
+    branches: list[BranchAnswer] = Field(description="the templates of this round, the most promising first")
+    workloads: list[str] = Field(description="names of the tuned workloads to search on; empty: all of them")
+    expected: str = Field(description="what this round should gain, in one sentence")
 
 
 TEMPLATES_WITH_SOURCE = 3

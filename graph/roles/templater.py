@@ -18,6 +18,7 @@ from functools import cache, partial
 from typing import Any
 
 import tree_sitter_cuda
+from pydantic import BaseModel, Field, ValidationError
 from tree_sitter import Language, Node, Parser
 
 from tunesmith.graph.context import Context
@@ -26,9 +27,8 @@ from tunesmith.graph.journal.log import LIBRARY, REJECTED, TRIAL, Tree, round_of
 from tunesmith.graph.models.calls import Message, ModelCall, ModelFailed, Models
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts import conversation, render, scrubbed
-from tunesmith.graph.prompts.answers import RewriteAnswer, TemplateAnswer, config_of, template_of
 from tunesmith.graph.prompts.facts import choices, node_facts, run_facts
-from tunesmith.graph.roles.planner import searches
+from tunesmith.graph.roles.planner import MAX_TEXT, Setting, Value, config_of, searches
 from tunesmith.graph.state import Branch, Plan, State
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.build.artifact import EvaluationRequest
@@ -39,12 +39,83 @@ from tunesmith.kernels.rewrite.template import NAME, rewrite
 from tunesmith.kernels.space import feasible, require_points
 from tunesmith.kernels.spec.expression import FUNCTIONS
 from tunesmith.kernels.spec.task import Task, TaskError, Workload, geometry
-from tunesmith.kernels.spec.taskfile import library_tasks, read_task
-from tunesmith.kernels.spec.template import BackendName, Config, Template, config_key
+from tunesmith.kernels.spec.taskfile import library_tasks, read_task, sentence
+from tunesmith.kernels.spec.template import BACKENDS, TRITON_OPTIONS, BackendName, Config, Template, config_key
+from tunesmith.kernels.spec.validation import validate_template
+
+
+class RewriteAnswer(BaseModel, extra="forbid"):
+    """A kernel as a whole, without parameters."""
+
+    name: str = Field(description="short, lower case, says what is special about it, such as vector_rows")
+    description: str = Field(description="how it works, what was changed and why; two or three sentences")
+    source: str = Field(description="the whole device source")
+    grid: list[str] = Field(description="one to three expressions: blocks along x, y, z")
+    block: list[str] = Field(description="one to three expressions: threads along x, y, z")
+    shared_bytes: str = Field(description='an expression: bytes of dynamic shared memory; "0" for none')
+    static_shared_bytes: str = Field(description="an expression: bytes of shared memory the source declares")
+
+
+class ParameterAnswer(BaseModel, extra="forbid"):
+    name: str = Field(description="an upper-case identifier; the macro's name in the source")
+    values: list[Value] = Field(description="all values it may take, in their natural order")
+    default: Value = Field(description="one of the values")
+    doc: str = Field(description="what it does to the generated code")
+
+
+class ConstraintAnswer(BaseModel, extra="forbid"):
+    expression: str = Field(description="an expression that must be true")
+    because: str = Field(description="one sentence for the reader of a rejection")
+
+
+class TemplateAnswer(RewriteAnswer):
+    """A kernel with its execution choices as parameters."""
+
+    parameters: list[ParameterAnswer]
+    constraints: list[ConstraintAnswer]
+    max_registers: str = Field(description='an expression: registers a thread may use; "0" for no cap')
+    fast_math: str = Field(description='an expression: compile with fast math; "False" where it is not needed')
+    seeds: list[list[Setting]] = Field(description="configurations to try first besides the default; may be empty")
+
+
+def template_of(answer: RewriteAnswer, task: Task, backend: BackendName) -> Template:
+    """The answer as a template of `task`, read by the schema that reads files. Raises `TaskError`, whose message lists
+    the errors, for the author to read.
+
+    An answer cannot declare `device_globals`: a kernel that keeps state between launches is the user's to allow.
+    """
+    fields: dict[str, Any] = {
+        # Models like to give paths and quotes.
+        "name": re.sub(r"[^A-Za-z0-9_.-]+", "_", answer.name).strip("_")[:40] or "template",
+        "description": answer.description[:MAX_TEXT],
+        "backend": backend,
+        "entry": task.entry,
+        "source": answer.source if answer.source.endswith("\n") else answer.source + "\n",
+        "launch": {"grid": answer.grid, "block": answer.block, "shared_bytes": answer.shared_bytes or "0"},
+        "static_shared_bytes": answer.static_shared_bytes or "0",
+    }
+    if isinstance(answer, TemplateAnswer):
+        # A parameter that the source does not name can only be for the launch, or an option of Triton's compiler.
+        named = set(TRITON_OPTIONS if BACKENDS[backend].python else ()) | set(re.findall(r"\w+", answer.source))
+        fields |= {
+            "parameters": [each.model_dump() | {"launch_only": each.name not in named} for each in answer.parameters],
+            "constraints": [constraint.model_dump() for constraint in answer.constraints],
+            "max_registers": None if answer.max_registers in ("", "0", "None") else answer.max_registers,
+            "fast_math": answer.fast_math or "False",
+        }
+    try:
+        template = Template.model_validate(fields)
+    except ValidationError as error:
+        mistakes = error.errors(include_url=False)[:10]
+        raise TaskError("\n".join(f"{'.'.join(map(str, one['loc']))}: {sentence(one)}." for one in mistakes)) from error
+    if isinstance(answer, TemplateAnswer) and not template.has_choices:
+        raise TaskError("The template has no parameter with at least two values, so there is nothing to search.")
+    validate_template(template, task, f"template {template.name}")
+    return template
+
 
 MAX_LOG = 3000
 """Characters of a compiler's log that go back to an author."""
-
 
 _PROBLEMS = {
     "schema": ("It is not a template that can be used", ""),
@@ -506,19 +577,10 @@ def template_messages(
     own = [each for each in tree.ranked if each.template.has_choices]
     shown_by_parent = node is not None and node.template.has_choices
     sibling = own[0] if parameters and own and not shown_by_parent else None
-    system = partial(
-        render,
-        "template_system",
-        task=facts["task"],
-        device=facts["device"],
-        limits=limits,
-        types=sorted(context.task.types),
-        headers=sorted(HEADERS),
-        folders=HEADER_FOLDERS,
-        functions=[f"{name}()" for name in FUNCTIONS],
-        parameters=parameters,
-        kind=branch.kind,
-    )
+    asked = {"task": facts["task"], "device": facts["device"], "parameters": parameters, "kind": branch.kind}
+    language = {"types": sorted(context.task.types), "functions": [f"{name}()" for name in FUNCTIONS]}
+    allowed = {"limits": limits, "headers": sorted(HEADERS), "folders": HEADER_FOLDERS}
+    system = partial(render, "template_system", **asked, **language, **allowed)
     shown = example(context.task, limits.backend) if parameters and not shown_by_parent and not sibling else None
     with_kit = shown is not None and context.settings.kit and limits.backend == "cuda"
     user = render(
