@@ -554,9 +554,7 @@ METRICS: dict[str, tuple[type[Counter] | type[Gauge], str]] = {
 @dataclass(slots=True)
 class Job:
     """A request under way. artifacts: of its `sources`, by their digests; compile_only: it ends with its `candidate`,
-    and is not visited. losses: processes it has lost; alone: it was in a process that was lost, and is next run with
-    nothing queued beside it, as the result of a call can be lost with a process that the call behind it ended; gated:
-    it must wait for its turn on the device."""
+    and is not visited. gated: it must wait for its turn on the device."""
 
     request: EvaluationRequest
     sources: dict[CodeKey, Specialised]
@@ -565,8 +563,6 @@ class Job:
     compile_seconds: float = 0.0
     cached: bool = True
     failure: Failure | None = None
-    losses: int = 0
-    alone: bool = False
     gated: bool = False
 
     @property
@@ -575,14 +571,12 @@ class Job:
         return Candidate(self.request.template, self.request.config, artifacts)
 
 
-@dataclass(slots=True)
-class Compilation:
-    """A source, and the jobs that wait for its code, the first of which pays for it. losses, alone: as for a job."""
+Key = tuple[str, str] | str
+"""A configuration that is visited, or the digest of a source that is compiled."""
 
-    source: Specialised
-    jobs: list[Job] = field(default_factory=list)
-    losses: int = 0
-    alone: bool = False
+
+def _key(work: Job | Specialised) -> Key:
+    return work.request.key if isinstance(work, Job) else work.digest
 
 
 class Pool:
@@ -614,18 +608,21 @@ class Pool:
         spare = math.ceil(SPARE_COMPILATIONS * compilers)
         self.max_in_flight = compilers + (self._lanes if self._exclusive else CALLS_PER_WORKER * self._lanes + spare)
         self._averages: dict[str, float] = {}
-        self._compilations: dict[str, Compilation] = {}
-        """Compilations that wait or run, by the sources' digests."""
-        self._compile_queue: deque[Compilation] = deque()
+        self._compilations: dict[str, list[Job]] = {}
+        """Jobs whose source waits or is compiled, by its digest; the first one pays for it."""
+        self._compile_queue: deque[Specialised] = deque()
         self._visit_queue: deque[Job] = deque()
+        self._losses: dict[Key, int] = {}
+        """Work that was in a process that was lost, and how many it may be to blame for. It is next run with nothing
+        queued beside it, as the result of a call can be lost with a process that the call behind it ended."""
         self._done: list[tuple[EvaluationRequest, Evaluation]] = []
         self.in_flight = 0
         self.roofline = Roofline()
         self._floors: dict[tuple[Roofline, str], float] = {}
         self._fastest: dict[str, float] = {}
-        self._quarantine: dict[tuple[str, str] | str, Failure] = {}
-        """Configurations that ended a lane, and digests of sources that ended a compiler, with that end: they are
-        answered from here and never run again, as each time would take as long."""
+        self._quarantine: dict[Key, Failure] = {}
+        """What ended a lane or a compiler: it is answered from here and never run again, as each time would take as
+        long."""
 
     def __enter__(self) -> Pool:
         self.workers.start()
@@ -650,7 +647,7 @@ class Pool:
         if not self._exclusive and compilation is not None and visit:
             compiling = math.ceil((1 + SPARE_COMPILATIONS) * compilation * self._lanes / visit)
             target = min(target, CALLS_PER_WORKER * self._lanes + 1 + compiling)
-        return target + sum(len(one.jobs) - 1 for one in self._compilations.values())
+        return target + sum(len(jobs) - 1 for jobs in self._compilations.values())
 
     def submit(self, request: EvaluationRequest, *, compile_only: bool = False) -> Job:
         """Begins an evaluation, which `collect` gives when it has ended. compile_only: see `Job`."""
@@ -666,10 +663,9 @@ class Pool:
             if (end := self._quarantine.get(digest)) is not None:
                 self._fail(job, end)
                 continue
-            compilation = self._compilations.setdefault(digest, Compilation(source))
-            if not compilation.jobs:
-                self._compile_queue.append(compilation)
-            compilation.jobs.append(job)
+            if digest not in self._compilations:
+                self._compile_queue.append(source)
+            self._compilations.setdefault(digest, []).append(job)
         return job
 
     def collect(self, timeout: float = 1.0) -> list[tuple[EvaluationRequest, Evaluation]]:
@@ -878,7 +874,7 @@ class Pool:
                     jobs = [call.job for call in worker.calls]
                     # A call that must be alone shares its worker with no other.
                     both = (queue[0], *jobs) if queue and jobs else ()
-                    alone = any(isinstance(job, Job | Compilation) and job.alone for job in both)
+                    alone = any(isinstance(job, Job | Specialised) and _key(job) in self._losses for job in both)
                     if queue and len(jobs) == depth and not alone:
                         start(worker)
 
@@ -886,15 +882,15 @@ class Pool:
         """Gives `worker` the next compilation whose result is not known."""
         # The source is not to blame for a worker that does not start.
         while worker.ready and self._compile_queue:
-            compilation = self._compile_queue.popleft()
-            key = cache_key(compilation.source, self.workers.limits.arch, worker.version)
-            if all(job.failure is not None for job in compilation.jobs):
-                del self._compilations[compilation.source.digest]
+            source = self._compile_queue.popleft()
+            key, jobs = cache_key(source, self.workers.limits.arch, worker.version), self._compilations[source.digest]
+            if all(job.failure is not None for job in jobs):
+                del self._compilations[source.digest]
             elif self._cache is not None and (found := self._cache.get(key)) is not None:
-                self._on_compiled(compilation, found, 0.0)
+                self._on_compiled(source, found, 0.0)
             else:
-                compilation.jobs[0].cached = False
-                worker.begin(compilation, self._compile_seconds, "compile_packed", pack(compilation.source))
+                jobs[0].cached = False
+                worker.begin(source, self._compile_seconds, "compile_packed", pack(source))
                 return
 
     @property
@@ -958,27 +954,28 @@ class Pool:
                 return
             if self._cache is not None and isinstance(result, Artifact | CompileFailed):
                 before = self._cache.failure
-                self._cache.put(cache_key(job.source, self.workers.limits.arch, worker.version), result)
+                self._cache.put(cache_key(job, self.workers.limits.arch, worker.version), result)
                 if self._cache.failure != before:
                     self.workers.say(self._cache.failure)
             self._on_compiled(job, result, seconds)
 
-    def _on_compiled(self, compilation: Compilation, result: Artifact | Failure, seconds: float) -> None:
-        del self._compilations[compilation.source.digest]
-        compilation.jobs[0].compile_seconds += seconds
-        for number, job in enumerate(compilation.jobs):
+    def _on_compiled(self, source: Specialised, result: Artifact | Failure, seconds: float) -> None:
+        jobs = self._compilations.pop(source.digest)
+        self._losses.pop(source.digest, None)
+        jobs[0].compile_seconds += seconds
+        for number, job in enumerate(jobs):
             self._note("compile", 0.0 if number else seconds)
             if not isinstance(result, Artifact):
                 self._fail(job, result)
                 continue
-            job.artifacts[compilation.source.digest] = result
-            if job.failure is None and {source.digest for source in job.sources.values()} == set(job.artifacts):
+            job.artifacts[source.digest] = result
+            if job.failure is None and {one.digest for one in job.sources.values()} == set(job.artifacts):
                 if job.compile_only:
                     self.in_flight -= 1
                 else:
                     self._visit_queue.append(job)
         for worker in self.workers.compilers:
-            if worker.calls and isinstance(worker.calls[0].job, Compilation):
+            if worker.calls and isinstance(worker.calls[0].job, Specialised):
                 worker.limit_first(self._compile_seconds)
 
     def _on_visited(self, lane: ActorHandle, call: ActorCall, result: Any, seconds: float) -> None:
@@ -1026,25 +1023,25 @@ class Pool:
         if isinstance(work, Future):
             work.set_result(outcome)
             return
-        work.losses += not blameless
-        if isinstance(outcome, Crashed) and work.losses < MAX_WORKER_LOSSES:
+        key = _key(work)
+        self._losses[key] = self._losses.get(key, 0) + (not blameless)
+        if isinstance(outcome, Crashed) and self._losses[key] < MAX_WORKER_LOSSES:
             self._retry_all([call])
             return
+        self._quarantine[key] = outcome
         if isinstance(work, Job):
-            self._quarantine[work.request.key] = outcome
             self._fail(work, outcome, seconds)
         else:
             self._on_compiled(work, outcome, 0.0)
-            self._quarantine[work.source.digest] = outcome
 
     def _retry_all(self, calls: list[ActorCall]) -> None:
         """Makes calls again, before all that wait: a lost one that may not be to blame, and calls behind a lost one,
         which did nothing wrong."""
         for work in (call.job for call in reversed(calls)):
-            if isinstance(work, Job | Compilation):
+            if isinstance(work, Job | Specialised):
                 queue: deque[Any] = self._visit_queue if isinstance(work, Job) else self._compile_queue
                 queue.appendleft(work)
-                work.alone = True
+                self._losses.setdefault(_key(work), 0)
 
     def _fail(self, job: Job, outcome: Failure, lane_seconds: float = 0.0) -> None:
         if job.failure is None:
@@ -1053,6 +1050,7 @@ class Pool:
 
     def _deliver(self, job: Job, outcomes: dict[str, Outcome], lane_seconds: float) -> None:
         self.in_flight -= 1
+        self._losses.pop(job.request.key, None)
         for name, outcome in outcomes.items():
             if isinstance(outcome, Measured):
                 self._fastest[name] = min(outcome.seconds, self._fastest.get(name, outcome.seconds))

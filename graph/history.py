@@ -283,7 +283,7 @@ def _prior_of_run(folder: Path) -> events.EarlierResults:
         log = RunLog(journal)
         if (baseline := log.baseline) is None:
             raise JournalError(f"--prior: the run in {folder} has measured nothing yet; name another.")
-        of, vetoed = log.objective, log.vetoed()
+        of, vetoed = log.started.settings.objective, log.vetoed()
         names = {event.id: event.template.name for event in log.events(events.TemplateAdded)}
         base, weights = quantities_of(baseline, of), log.started.task.weights
         found: dict[str, list[events.KnownResult]] = {}

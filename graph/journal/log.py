@@ -371,11 +371,6 @@ class RunLog:
         return None if self.baseline is None else seconds_of(self.baseline)
 
     @property
-    def objective(self) -> Objective:
-        """The quantity that the run minimises."""
-        return self.started.settings.objective
-
-    @property
     def roofline(self) -> Roofline | None:
         """The device's roofs, once they are measured."""
         return next((event.roofline for event in reversed(self.events(kinds.RooflineMeasured))), None)
@@ -615,7 +610,8 @@ class Tree:
 
 def read_tree(log: RunLog, library: Sequence[Template], workloads: Sequence[str], weights: ByWorkload) -> Tree:
     """The tree as `log` has it, with templates of `library` that were not used yet. Objectives are over `workloads`."""
-    baseline = {} if log.baseline is None else quantities_of(log.baseline, log.objective)
+    of: Objective = "time" if log.baseline is None else log.started.settings.objective
+    baseline = {} if log.baseline is None else quantities_of(log.baseline, of)
     wrong, vetoed = log.rejected(), log.vetoed()
     evaluations: dict[str, list[Evaluation]] = defaultdict(list)
     for evaluation in log.evaluations():
@@ -627,7 +623,7 @@ def read_tree(log: RunLog, library: Sequence[Template], workloads: Sequence[str]
             continue
         found = [one for one in tried if (one.template, config_key(one.config)) not in wrong]
         rejected = {key: one.config for one in tried if (key := (one.template, config_key(one.config))) in wrong}
-        values = [(objective(one, workloads, baseline, weights, log.objective), one) for one in found if baseline]
+        values = [(objective(one, workloads, baseline, weights, of), one) for one in found if baseline]
         ranked = sorted(((value, one) for value, one in values if value is not None), key=lambda item: item[0])
         nodes[added.id] = Node(
             **dict(added),

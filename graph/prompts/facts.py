@@ -51,7 +51,8 @@ def examine(context: Context, which: str, template: Template, config: Config, wo
     counters: dict[str, float] | str = "its machine code could not be looked at here"
     try:
         with Isolated("compile", CompileWorker, limits, index) as compiler:
-            profile, artifact = (compiler.call(what, Deadlines().compile, source) for what in ("profile", "compile"))
+            profile = compiler.call("profile", Deadlines().compile, source)
+            artifact = compiler.call("compile", Deadlines().compile, source)
     except TunesmithError as error:
         # The compiler may be on other nodes of a cluster only; a run goes on without evidence.
         counters = str(error).rstrip(".")

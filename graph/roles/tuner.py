@@ -13,7 +13,6 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from tunesmith.graph.context import Context, baseline_quantities, baseline_seconds
 from tunesmith.graph.history import prior_of
@@ -248,12 +247,19 @@ class _Round:
         """The account of the searches: their sum and each of them."""
         found, each = list(self.results.values()), list[events.TemplateAccount]()
         for name, search in self.searches.items():
-            own, space = [one for one in found if one.template == name], search.space
-            about: dict[str, Any] = {"strategy": search.describe(), "rng": search.random_state()}
-            about |= {"points": len(space), "cartesian": space.cartesian}
-            about |= {"asked": len(search.asked), "exhausted": search.exhausted}
-            results = {"failures": failures_by_kind(own), "racing": racing(own)}
-            each.append(events.TemplateAccount(template=name, **about, **results))
+            own = [one for one in found if one.template == name]
+            account = events.TemplateAccount(
+                template=name,
+                strategy=search.describe(),
+                points=len(search.space),
+                cartesian=search.space.cartesian,
+                asked=len(search.asked),
+                exhausted=search.exhausted,
+                rng=search.random_state(),
+                failures=failures_by_kind(own),
+                racing=racing(own),
+            )
+            each.append(account)
         return events.Searched(
             stage=self.stage,
             strategy=" | ".join(one.strategy for one in each),

@@ -85,13 +85,9 @@ def exhaust(
         if (started := log.last(ExhaustStarted)) is None:
             journal.append(identity)
         elif started != identity:
-            theirs, ours = (
-                f"of template {one.template} on {one.workload}, {one.device}, with seed {one.seed}"
-                for one in (started, identity)
-            )
-            raise JournalError(
-                f"{folder} has measurements {theirs}, these would be {ours}: remove it or choose another --out."
-            )
+            named = "of template {0.template} on {0.workload}, {0.device}, with seed {0.seed}".format
+            differ = f"has measurements {named(started)}, these would be {named(identity)}"
+            raise JournalError(f"{folder} {differ}: remove it or choose another --out.")
         done = {event.number: event.evaluation for event in log.events(Evaluated)}
         order = np.random.default_rng(seed).permutation(total).tolist()
         points = (point for point in order if point not in done)
