@@ -339,17 +339,18 @@ def _prior(rows: Iterable[events.KnownResult], name: str) -> Prior:
 def learn(context: Context) -> None:
     """Keeps the results of a run's final comparison: on each workload the best configuration and the general one, where
     they are shown to be faster than the baseline. A store that cannot be written is reported."""
-    store = open_store() if context.settings.wisdom and context.settings.objective == "time" else None
-    reached = context.log.entries(events.VerdictReached)
-    if store is None or not reached or context.log.started.device.driver != context.device.driver:
-        # The measurements may be from either of two drivers.
+    reached, settings = context.log.entries(events.VerdictReached), context.settings
+    # With another driver than at the start, the measurements may be from either.
+    same = context.log.started.device.driver == context.device.driver
+    store = open_store() if reached and same and settings.wisdom and settings.objective == "time" else None
+    if store is None:
         return
-    verdict, run = reached[-1].event.verdict, context.journal.folder.name
+    verdict = reached[-1].event.verdict
     # A run that had ended may be finished again, days later.
     at = datetime.fromtimestamp(reached[-1].at, UTC).isoformat(timespec="seconds")
-    device, changes = context.device, _changes(context)
+    changes, device = _changes(context), context.device
     here = {"backend": device.backend, "device": device.name, "driver": device.driver}
-    origin = {"task": context.task.name, "at": at, "run": run, "tunesmith": __version__}
+    origin = {"task": context.task.name, "at": at, "run": context.journal.folder.name, "tunesmith": __version__}
     found = [
         StoredResult(
             **here,

@@ -294,7 +294,6 @@ def failures_by_kind(found: Iterable[Evaluation]) -> dict[str, int]:
 
 VerifiedKernel = tuple[str, str, str]
 """Template id, configuration as text, and the workload it was examined for: empty for all."""
-
 TRIAL, REPAIR = "-trial", "-repair"
 """Behind a round's stage: trials of its new templates; what its test measures in place of rejected configurations."""
 
