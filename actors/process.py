@@ -93,13 +93,11 @@ class Isolated(contextlib.AbstractContextManager["Isolated"]):
 
     def end(self) -> None:
         """Kills the process, if there is one."""
-        if self._process is not None:
+        if self._pipe is not None:
             self._process.kill()
             self._process.join()
-            self._process = None
-        if self._pipe is not None:
             self._pipe.close()
-            self._pipe = None
+            self._process = self._pipe = None
         self._killed = False
 
     def _start(self) -> Connection:

@@ -144,8 +144,7 @@ def survey(task: Any = list_gpus) -> Inventory:
         here = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         asked[remote.options(scheduling_strategy=here).remote()] = node
     answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=SURVEY_SECONDS) if asked else ([], [])
-    devices: list[DeviceInfo] = []
-    notes: list[str] = []
+    devices, notes = list[DeviceInfo](), list[str]()
     for reference, node in asked.items():
         where = node["NodeManagerHostname"]
         if reference not in answered:

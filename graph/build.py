@@ -91,13 +91,10 @@ def roles_of(settings: Settings, with_model: bool) -> dict[str, Role]:
     return roles
 
 
-def build_graph(
-    roles: Mapping[str, Role] | None = None, placements: Mapping[str, Placement] | None = None
-) -> StateGraph[State, Any]:
-    """The graph, not yet compiled. roles: by name, the registered ones if left out; a built-in role that is missing
-    there is left out of the graph. placements: of further roles. Raises `TunesmithError`."""
-    roles = load_roles() if roles is None else roles
-    chain = [name for name in place(roles, placements or {}) if name in roles]
+def build_graph(roles: Mapping[str, Role], placements: Mapping[str, Placement]) -> StateGraph[State, Any]:
+    """The graph, not yet compiled. roles: by name; a built-in role that is missing there is left out of the graph.
+    placements: of further roles. Raises `TunesmithError`."""
+    chain = [name for name in place(roles, placements) if name in roles]
     graph: StateGraph[State, Any] = StateGraph(State, context_schema=Context)
     searching = next(at for at, name in enumerate(chain) if name in BUILT_IN and name not in BEFORE_SEARCH)
     for position, (name, following) in enumerate(zip(chain, [*chain[1:], chain[0]], strict=True)):
@@ -138,9 +135,9 @@ def place(roles: Mapping[str, Role], placements: Mapping[str, Placement]) -> lis
     return chain
 
 
-def draw(placements: Mapping[str, Placement] | None = None) -> str:
-    """The graph with all our roles as mermaid text."""
-    return build_graph(placements=placements).compile().get_graph().draw_mermaid()
+def draw(placements: Mapping[str, Placement]) -> str:
+    """The graph with all registered roles as mermaid text."""
+    return build_graph(load_roles(), placements).compile().get_graph().draw_mermaid()
 
 
 def steps_at_most(settings: Settings) -> int:

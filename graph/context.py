@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from tunesmith.graph.journal.events import BaselineMeasured, Event, Noted, RoleKept, RooflineMeasured
-from tunesmith.graph.journal.log import RunLog, Tree, quantities_of, read_tree, seconds_of
-from tunesmith.graph.journal.store import Journal
-from tunesmith.graph.models.calls import FailureKind, Models
+from tunesmith.graph.journal.log import Journal, RunLog, Tree, quantities_of, read_tree, seconds_of
+from tunesmith.graph.models.calls import Models
 from tunesmith.graph.progress import Listener, Progress, silent
 from tunesmith.graph.settings import Settings
 from tunesmith.graph.state import Bottleneck, Plan
@@ -25,8 +24,7 @@ from tunesmith.kernels.spec.task import AnyOpponent, BackendSources, Task, Workl
 from tunesmith.kernels.spec.template import Template
 
 if TYPE_CHECKING:
-    from tunesmith.actors.pool.pool import Pool
-
+    from tunesmith.actors.pool import Pool
 
 COMPARISON_SECONDS, KERNEL_SECONDS, EXAMINATION_SECONDS = 5.0, 0.75, 10.0
 """Seconds of a final comparison: for its process, for each kernel on a workload, for the examination of winners."""
@@ -128,7 +126,7 @@ class Context:
         log = self.log if before is None else RunLog(self.journal, before)
         return read_tree(log, self.sources.templates, self.tuned_names, self.task.weights)
 
-    def note(self, role: str, sentence: str, stage: str, failure: FailureKind | Literal[""] = "") -> None:
+    def note(self, role: str, sentence: str, stage: str, failure: str = "") -> None:
         """Journals and shows that something did not go as planned, once in a stage. failure: a model's, if any."""
         if all(note.sentence != sentence for note in self.log.events(Noted, stage)):
             self.journal.append(Noted(role=role, sentence=sentence, failure=failure), stage)

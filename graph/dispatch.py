@@ -22,18 +22,17 @@ from tunesmith.actors.judging.task_check import check_reference
 from tunesmith.graph.context import Context, baseline_request
 from tunesmith.graph.journal.events import Disqualified, Figures, ResultRecord, ShapeCompared, Verdict, Winner
 from tunesmith.graph.progress import Progress
-from tunesmith.graph.roles.tester import disqualified, examine_winners, finalist_results, requests_for
+from tunesmith.graph.roles.planner import broken_rule
+from tunesmith.graph.roles.tester import broken, disqualified, examine_winners, finalist_results, requests_for
 from tunesmith.graph.setup import pools
 from tunesmith.kernels.build.artifact import EvaluationRequest, TypesKey, types_key
 from tunesmith.kernels.check.plan import array_bytes
-from tunesmith.kernels.check.verify import infeasible_on
 from tunesmith.kernels.measure.bench import WorkloadComparison
 from tunesmith.kernels.measure.timing import Comparison
 from tunesmith.kernels.outcome import describe
 from tunesmith.kernels.spec.dtypes import DTYPE_NAMES, DTYPES
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.task import Task, TaskError, Workload
-from tunesmith.kernels.spec.template import Template
 
 # The rule, and its fit to measured shapes
 
@@ -331,21 +330,15 @@ def kernels_of(verdict: Verdict) -> list[tuple[str, Winner]]:
     return list(found.values())[:MAX_KERNELS]
 
 
-def can_launch(context: Context, template: Template, workload: Workload, winner: Winner | None = None) -> bool:
-    """Whether constraints and limits admit a kernel on a shape. winner: left out, the template's only point."""
-    config = {} if winner is None else winner.config
-    return all(infeasible_on(template, config, workload, limits) is None for limits in context.limits)
-
-
 def measure_further_shapes(context: Context) -> None:
     """Measures the winners on `dispatch_shapes` drawn shapes, by a pool that has them; ends the pool of `context`."""
     task, settings = context.task, context.settings
     verdict = context.log.verdict()
     if verdict is None or not (kernels := [winner for _, winner in kernels_of(verdict)]):
         return
-    launchable = partial(can_launch, context, context.sources.baseline.template)
-    kind, count = context.device.limits.kind, settings.dispatch_shapes
-    drawn = draw_shapes(task, kind, count, seed=settings.seed, fits=launchable)
+    plain, kind, count = context.sources.baseline.template, context.device.limits.kind, settings.dispatch_shapes
+    fits = partial(broken_rule, context, plain, {})
+    drawn = draw_shapes(task, kind, count, seed=settings.seed, fits=lambda shape: not fits([shape]))
     if len(drawn) < count:
         context.note("dispatch", f"The ranges of the task's sizes hold only {len(drawn)} further shapes.", "")
     # On everything: the rule uses also the winners of single workloads for further shapes.
@@ -366,7 +359,7 @@ def _measure(context: Context, kernels: Sequence[Winner], shapes: Sequence[tuple
     """Compares `kernels` with the baseline on `shapes` (each with: the rule is fitted to it), unless journalled."""
     known = {event.workload.name: event.entries for event in context.log.events(ShapeCompared)}
     for number, (workload, fitted) in enumerate(shapes, 1):
-        entrants = [one for one in kernels if can_launch(context, context.template(one.template), workload, one)]
+        entrants = [one for one in kernels if not broken(context, one, [workload])]
         before = known.get(workload.name)
         if before is not None and {one.key for one in entrants} <= {one.key for one in before}:
             continue
@@ -375,7 +368,7 @@ def _measure(context: Context, kernels: Sequence[Winner], shapes: Sequence[tuple
             context.note("dispatch", f"The time limit left no time for {left} of {len(shapes)} shapes.", "")
             return
         context.listener(Progress("dispatch", f"shape {number} of {len(shapes)}: {workload.name}"))
-        found = _compare(context, workload, requests_for(context, entrants, workload))
+        found = _compare(context, workload, requests_for(context, entrants, [workload.name]))
         entries = finalist_results(entrants, found)
         if not any(isinstance(result, Comparison) for result in found.results):
             # If the baseline fails against itself, it or the shape is at fault, not the kernels.
@@ -453,8 +446,7 @@ def dispatching(context: Context, verdict: Verdict) -> Dispatching | None:
     policies: tuple[Policy, ...] = ()
     lost: tuple[str, ...] = ()
     if verdict.objective == "time":
-        lengths = row_sizes(context.task, [one.workload for one in fitted])
-        rule = fit_rule(fitted, len(kernels), lengths, types)
+        rule = fit_rule(fitted, len(kernels), row_sizes(context.task, [one.workload for one in fitted]), types)
         if tested:
             shown = {figures.verdict for figures in rows.values()}
             table = general if "faster" in shown and "slower" not in shown else BASELINE

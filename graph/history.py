@@ -26,8 +26,7 @@ from pydantic import Field, ValidationError
 from tunesmith import __version__
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal import events
-from tunesmith.graph.journal.log import LIBRARY, RunLog, observation, quantities_of, seconds_of
-from tunesmith.graph.journal.store import Journal, JournalError
+from tunesmith.graph.journal.log import LIBRARY, Journal, JournalError, RunLog, observation, quantities_of, seconds_of
 from tunesmith.graph.settings import Settings, require_writable_file
 from tunesmith.graph.state import BASELINE, Bottleneck
 from tunesmith.hw.errors import TunesmithError, named_path, refusals
@@ -272,10 +271,9 @@ def read_prior(path: Path) -> events.EarlierResults:
     if not path.is_file():
         raise TunesmithError(f"--prior: {path} is neither the folder of a run nor a table of `tunesmith exhaust`.")
     table = Prior.from_table(path)
-    results = tuple((config, one.value, one.failure) for config, one in table.results)
-    return events.EarlierResults(
-        prior=table.name, results=(events.TemplateResults(template="", name="", results=results),)
-    )
+    rows = tuple((config, one.value, one.failure) for config, one in table.results)
+    results = (events.TemplateResults(template="", name="", results=rows),)
+    return events.EarlierResults(prior=table.name, results=results)
 
 
 def _prior_of_run(folder: Path) -> events.EarlierResults:
@@ -285,7 +283,7 @@ def _prior_of_run(folder: Path) -> events.EarlierResults:
         log = RunLog(journal)
         if (baseline := log.baseline) is None:
             raise JournalError(f"--prior: the run in {folder} has measured nothing yet; name another.")
-        of, vetoed = log.objective, log.vetoed()
+        of, vetoed = log.started.settings.objective, log.vetoed()
         names = {event.id: event.template.name for event in log.events(events.TemplateAdded)}
         base, weights = quantities_of(baseline, of), log.started.task.weights
         found: dict[str, list[events.KnownResult]] = {}
@@ -338,19 +336,21 @@ def _prior(rows: Iterable[events.KnownResult], name: str) -> Prior:
 # At the end of a run
 
 
-def learn(context: Context, verdict: events.Verdict, run: str) -> None:
+def learn(context: Context) -> None:
     """Keeps the results of a run's final comparison: on each workload the best configuration and the general one, where
     they are shown to be faster than the baseline. A store that cannot be written is reported."""
-    store = open_store() if context.settings.wisdom and verdict.objective == "time" else None
-    reached = context.log.entries(events.VerdictReached)
-    if store is None or not reached or context.log.started.device.driver != context.device.driver:
-        # The measurements may be from either of two drivers.
+    reached, settings = context.log.entries(events.VerdictReached), context.settings
+    # With another driver than at the start, the measurements may be from either.
+    same = context.log.started.device.driver == context.device.driver
+    store = open_store() if reached and same and settings.wisdom and settings.objective == "time" else None
+    if store is None:
         return
+    verdict = reached[-1].event.verdict
     # A run that had ended may be finished again, days later.
     at = datetime.fromtimestamp(reached[-1].at, UTC).isoformat(timespec="seconds")
-    device, changes = context.device, _changes(context)
+    changes, device = _changes(context), context.device
     here = {"backend": device.backend, "device": device.name, "driver": device.driver}
-    origin = {"task": context.task.name, "at": at, "run": run, "tunesmith": __version__}
+    origin = {"task": context.task.name, "at": at, "run": context.journal.folder.name, "tunesmith": __version__}
     found = [
         StoredResult(
             **here,
@@ -363,7 +363,7 @@ def learn(context: Context, verdict: events.Verdict, run: str) -> None:
             # Once for each workload.
             **(changes.get(row.workload, {}) if figures is row.best else {}),
         )
-        for row in (*verdict.tuned, *verdict.held_out)
+        for row in verdict.rows
         for winner, figures in ((row.best, row.best), (verdict.general, row.general))
         if winner is not None and figures is not None and figures.verdict == "faster"
     ]

@@ -15,7 +15,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,21 +27,12 @@ from tunesmith.graph.context import Context
 from tunesmith.graph.dispatch import measure_further_shapes
 from tunesmith.graph.history import best_roofs, learn, suggest
 from tunesmith.graph.journal import events
-from tunesmith.graph.journal.log import RunLog
-from tunesmith.graph.journal.store import Journal, JournalError, remove_journal
+from tunesmith.graph.journal.log import Journal, JournalError, RunLog, remove_journal
 from tunesmith.graph.models.opening import check_models, destination, open_models
 from tunesmith.graph.progress import Listener, Progress, silent
 from tunesmith.graph.results.summary import Summary, summarise
 from tunesmith.graph.settings import Settings, as_path, make_settings, new_run_dir, require_new_folder
-from tunesmith.graph.setup import (
-    choose_device,
-    inventory_for,
-    limits_of,
-    pools,
-    require_energy,
-    require_lanes,
-    require_work,
-)
+from tunesmith.graph.setup import choose_device, device_for, inventory_for, limits_of, pools, require_work
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import Backend
 from tunesmith.hw.probe import DeviceInfo
@@ -121,11 +112,7 @@ def tune(
     check_models(chosen)
     if chosen.strategy not in STRATEGIES:
         raise TunesmithError(f"--strategy: there is no '{chosen.strategy}'; choose one of {', '.join(STRATEGIES)}.")
-    inventory = inventory_for(chosen.backend)
-    device = choose_device(loaded, chosen.backend, inventory, chosen.target_device)
-    limits = limits_of(device, chosen)
-    require_energy(device, chosen)
-    require_lanes(device, chosen, inventory)
+    device, limits = device_for(loaded, chosen)
     require_signatures(loaded, device.backend)
     written = chosen.transport != "none" or models is not None
     if not written:
@@ -146,7 +133,7 @@ def tune(
         origin = origin_of(None if isinstance(task, Task) else chosen.task)
         journal.append(events.RunStarted(settings=chosen, task=loaded, device=device, origin=origin))
         with _opened(loaded, device, chosen, journal, listener, models) as context:
-            return _carry_on(context, folder, ask)
+            return _carry_on(context, ask)
 
 
 def resume(
@@ -193,7 +180,7 @@ def resume(
             )
         settings = _extended(journal, settings, given.model_dump(include=given.model_fields_set - {"task"}))
         with _opened(task, same[0], settings, journal, listener, models) as context:
-            return _carry_on(context, folder, ask)
+            return _carry_on(context, ask)
 
 
 @contextmanager
@@ -208,10 +195,8 @@ def _opened(
         context = Context(task, device, limits_of(device, settings), settings, journal, make_pool, listener, models)
         if settings.wisdom:
             context.best_roofs = partial(best_roofs, device)
-        try:
+        with closing(context):
             yield context
-        finally:
-            context.close()
 
 
 def origin_of(task: str | None) -> events.Origin:
@@ -261,21 +246,20 @@ def _clear(folder: Path) -> None:
     with Journal(folder, create=False) as journal, hold_run(folder):
         for event in [entry.event for entry in journal.entries(events.Event)]:
             failed = isinstance(event, events.BaselineMeasured) and event.evaluation.failure is not None
-            if not failed and not isinstance(
-                event, events.EarlierResults | events.RunStarted | events.RooflineMeasured
-            ):
+            begins = isinstance(event, events.EarlierResults | events.RunStarted | events.RooflineMeasured)
+            if not (failed or begins):
                 go_on = f"`tunesmith resume {shlex.quote(str(folder))}`"
                 raise TunesmithError(f"--run-dir: {folder} holds a run already; go on with {go_on}, or choose another.")
         remove_journal(folder)
 
 
-def _carry_on(context: Context, folder: Path, ask: Ask | None) -> RunResult:
+def _carry_on(context: Context, ask: Ask | None) -> RunResult:
     """Runs the graph from the state in the journal to its end."""
     from tunesmith.graph.build import build_graph, ended_by, roles_of, start_of, steps_at_most
     from tunesmith.graph.roles.approval import decide
 
-    context.write_results = partial(finish, context, folder)
-    context.approve = partial(decide, context, folder, ask)
+    context.write_results = partial(finish, context)
+    context.approve = partial(decide, context, ask)
     if done := ended_by(context.log):
         context.listener(Progress("done", f"the run had ended: {done}; --more N lets it measure more"))
     else:
@@ -283,7 +267,8 @@ def _carry_on(context: Context, folder: Path, ask: Ask | None) -> RunResult:
             context.listener(Progress("resume", f"{count} of {context.settings.evaluations} evaluations are there"))
         settings = context.settings
         if context.models is None:
-            context.models = open_models(settings, context.journal, folder, context.listener, context.seconds_left)
+            journal = context.journal
+            context.models = open_models(settings, journal, journal.folder, context.listener, context.seconds_left)
         if where := destination(settings):
             context.listener(Progress("model", where))
         graph = build_graph(roles_of(settings, context.models is not None), settings.roles).compile()
@@ -295,18 +280,18 @@ def _carry_on(context: Context, folder: Path, ask: Ask | None) -> RunResult:
             raise
     if context.settings.dispatch_shapes:
         measure_further_shapes(context)
-    return finish(context, folder)
+    return finish(context)
 
 
-def finish(context: Context, folder: Path, done: str = "") -> RunResult:
+def finish(context: Context, done: str = "") -> RunResult:
     """Writes summary, report and best/. done: why the run ends, where the journal does not have it yet."""
     from tunesmith.graph.build import ended_by
     from tunesmith.graph.results.best import export_best
     from tunesmith.graph.results.report import render_report
 
-    done, verdict = done or ended_by(context.log), context.log.verdict()
-    if verdict is not None and done:
-        learn(context, verdict, folder.name)
+    done, folder = done or ended_by(context.log), context.journal.folder
+    if done:
+        learn(context)
     summary = summarise(context, done)
     try:
         export_best(context, folder / "best", summary)

@@ -21,15 +21,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    Field,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from tunesmith.hw.errors import TunesmithError, named_path, refusals
 from tunesmith.kernels.outcome import Objective
@@ -41,7 +33,6 @@ Method = Literal["json_schema", "function_calling", "json_mode"]
 METHODS: tuple[Method, ...] = ("json_schema", "function_calling", "json_mode")
 """The forms of a request for an answer that fits a schema, the most binding first."""
 Arm = Literal["tree", "template+search", "template", "rewrite"]
-
 
 PROFILES: dict[str, dict[str, object]] = {
     "quick": {"evaluations": 40, "rounds": 1, "branches": 1, "max_calls": 4, "time_limit": 600.0},
@@ -235,7 +226,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", protected_namespaces=()):
 
     @field_validator("dispatch_shapes")
     @classmethod
-    def _rule_by_time(cls, shapes: int, info: ValidationInfo) -> int:
+    def _rule_by_time(cls, shapes: int, info: Any) -> int:
         if shapes and (objective := info.data.get("objective", "time")) != "time":
             raise ValueError(f"a dispatch rule chooses by time; leave this out, or --objective {objective}")
         return shapes

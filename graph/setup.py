@@ -24,7 +24,7 @@ from tunesmith.kernels.spec.task import Task, TaskError
 from tunesmith.kernels.spec.template import BACKENDS, BackendName, Template
 
 if TYPE_CHECKING:
-    from tunesmith.actors.pool.pool import Pool
+    from tunesmith.actors.pool import Pool
 
 
 def inventory_for(backend: str) -> Inventory:
@@ -68,18 +68,27 @@ def choose_device(task: Task, backend: str, inventory: Inventory, model: str | N
     return min(candidates, key=lambda device: (device.limits.kind != "gpu", device.index))
 
 
+def device_for(task: Task, settings: Settings) -> tuple[DeviceInfo, tuple[DeviceLimits, ...]]:
+    """The device of a new run, and its limits, then those of a target that the winner must fit as well. Raises
+    `TunesmithError` also where the device cannot do what the settings ask for."""
+    inventory = inventory_for(settings.backend)
+    device = choose_device(task, settings.backend, inventory, settings.target_device)
+    limits = limits_of(device, settings)
+    require_energy(device, settings)
+    _require_lanes(device, settings, inventory)
+    return device, limits
+
+
 def limits_for(task: Task, target: str | None, backend: str) -> tuple[DeviceLimits, int]:
     """The limits that --target names, else of the device here, and its index. Raises `TunesmithError`."""
     if target is not None:
-        limits = resolve_target(target)
-        if limits.backend == "triton" and "triton" not in task.backends:
+        limits, kernels = resolve_target(target), task.backends.keys() & {"cuda", "triton"}
+        if limits.backend == "triton" and "triton" not in kernels:
             raise TunesmithError(
                 f"--target {target}: only kernels in Triton are compiled for {limits.name}, and the task {task.name} "
                 "has none; name an NVIDIA GPU, such as h200, or leave the target out."
             )
-        if limits.backend == "cuda" and (
-            backend == "triton" or task.backends.keys() & {"cuda", "triton"} == {"triton"}
-        ):
+        if limits.backend == "cuda" and (backend == "triton" or kernels == {"triton"}):
             limits = as_triton(limits)
         if backend not in ("auto", limits.backend):
             raise TunesmithError(f"--backend {backend}: the target {target} is for {limits.backend}; leave one out.")
@@ -131,7 +140,7 @@ def require_energy(device: DeviceInfo, settings: Settings) -> None:
     raise TunesmithError(f"--objective {settings.objective}: {why}; {remedy}.")
 
 
-def require_lanes(device: DeviceInfo, settings: Settings, inventory: Inventory) -> None:
+def _require_lanes(device: DeviceInfo, settings: Settings, inventory: Inventory) -> None:
     """Raises `TunesmithError` for more lanes than there are devices of the model. A cluster may still grow."""
     if settings.lanes is None or "RAY_ADDRESS" in os.environ:
         return
@@ -172,8 +181,7 @@ def pools(
     with ExitStack() as stack:
 
         def make() -> Pool:
-            from tunesmith.actors.pool.pool import Pool
-            from tunesmith.actors.pool.workers import WorkerSet
+            from tunesmith.actors.pool import Pool, WorkerSet
             from tunesmith.actors.ray_cluster import cluster, total
             from tunesmith.actors.workers import Deadlines
 

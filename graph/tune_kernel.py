@@ -79,8 +79,7 @@ class TunedKernel:
     @property
     def source(self) -> str:
         """The source of the general configuration, or of the kernel as it came where nothing was found."""
-        suffix = BACKENDS[self._signature.backend].suffix
-        files = sorted((self.result.folder / "best" / "general").glob(f"*{suffix}"))
+        files = sorted((self.result.folder / "best/general").glob(f"*{BACKENDS[self._signature.backend].suffix}"))
         return files[0].read_text() if files else self.task.sources(self._signature.backend).baseline.template.source
 
     def __repr__(self) -> str:
@@ -122,9 +121,8 @@ class TunedKernel:
                 raise TunesmithError(f"The size {size} does not follow from the arrays; give it by name: {size}=...")
         read = [given[one["name"]] for one in kernels.given]
         shapes, dtypes = [one.shape for one in read], [str(one.dtype) for one in read]
-        sizes, types = kernels.read(
-            shapes, dtypes, [int(given[size]) for size in kernels.explicit], storage=ARRAY_TYPES
-        )
+        explicit = [int(given[size]) for size in kernels.explicit]
+        sizes, types = kernels.read(shapes, dtypes, explicit, storage=ARRAY_TYPES)
         passed = dict(given)
         for argument, one in zip(self.task.arguments, kernels.bind(types, sizes), strict=True):
             if argument.role == "out":
@@ -208,8 +206,7 @@ def tune_kernel(
         where = [*options.get(error.title, []), *map(str, first["loc"])]
         raise TunesmithError(": ".join([*where, f"{sentence(first)}."])) from error
     settings.setdefault("backend", signature.backend)
-    result = tune(task, run_dir=run_dir, listener=listener, **settings)
-    return TunedKernel(result, task, signature)
+    return TunedKernel(tune(task, run_dir=run_dir, listener=listener, **settings), task, signature)
 
 
 def _with_choices(task: Task, opponents: Sequence[KernelOpponent]) -> Task:

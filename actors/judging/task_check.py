@@ -12,8 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from tunesmith.actors.judging.judge import compile_all
-from tunesmith.actors.judging.steps import MAX_HOST_BYTES
+from tunesmith.actors.judging.judge import MAX_HOST_BYTES, compile_all
 from tunesmith.actors.process import Isolated, preload
 from tunesmith.actors.workers import CompileWorker, Deadlines
 from tunesmith.hw.limits import DeviceLimits
@@ -139,21 +138,11 @@ def check_task(
         (unchecked if why else right).append(f"{kernel}: {why or 'its signature is that of the arguments'}")
     smallest = min(workloads, key=lambda one: array_bytes(task, one))
     called = check_reference(task, [smallest], seed=0, deadline=reference_deadline, most_bytes=SMALL_BYTES)
-    _check_baseline(task, limits, index, workloads, right, unchecked)
-    if called is not None:
-        right.append(f"reference: {task.reference_name} gives every output on {called.name}")
-    return right, unchecked
-
-
-def _check_baseline(
-    task: Task, limits: DeviceLimits, index: int, workloads: Sequence[Workload], right: list[str], unchecked: list[str]
-) -> None:
-    """Compiles the baseline for each combination of types, and tries its launch on each workload, on paper."""
     template = task.sources(limits.backend).baseline.template
-    where = f"Task {task.name}, {limits.backend} baseline"
     combinations = defaultdict[CodeKey, list[Workload]](list)
     for workload in workloads:
         combinations[code_key(task, template, workload)].append(workload)
+    # The baseline for each combination of types, and its launch on each workload, on paper.
     with Isolated("compile", CompileWorker, limits, index) as compiler:
         for types, alike in combinations.items():
             shown = ", ".join(f"{name} = {dtype}" for name, dtype in types if not name.startswith(ARGUMENT))
@@ -162,17 +151,20 @@ def _check_baseline(
                 made = compile_all([compiler], task, template, {}, alike, DEADLINES.compile, limits=limits)
             except CompilerUnavailable as error:
                 unchecked.append(f"baseline: not compiled. {error}".rstrip("."))
-                return
+                break
             if not isinstance(made, Candidate):
-                raise TaskError(f"{where}{named}: {describe(made).rstrip('.')}.")
+                why = describe(made).rstrip(".")
+                raise TaskError(f"Task {task.name}, {limits.backend} baseline{named}: {why}.")
             launched = ", ".join(one.name for one in alike)
             right.append(f"baseline: it compiles{named} and can be launched on {launched}")
             (artifact,) = made.artifacts.values()
-            if artifact.call is not None:
-                continue
             declared, shared = parse(template.static_shared_bytes).integer(alike[0].names), artifact.resources.shared
-            if BACKENDS[limits.backend].makes_cubins and shared is not None and shared != declared:
+            compiled = artifact.call is None and BACKENDS[limits.backend].makes_cubins
+            if compiled and shared is not None and shared != declared:
                 unchecked.append(
                     f"baseline: the source declares {shared} bytes of shared memory, the task says {declared}: write "
                     f'`static_shared_bytes = "{shared}"`'
                 )
+    if called is not None:
+        right.append(f"reference: {task.reference_name} gives every output on {called.name}")
+    return right, unchecked

@@ -2,7 +2,7 @@
 entries of a journal, one model for each, found by the `kind` that stands beside its data.
 
 A record is immutable; `record["key"]` gives the JSON value of one field, as in summary.json. A change of a field or a
-kind needs a new `FORMAT` in `tunesmith.graph.journal.store`. An entry belongs to a stage: "" for the whole run,
+kind needs a new `FORMAT` in `tunesmith.graph.journal.log`. An entry belongs to a stage: "" for the whole run,
 "round-2" for a round, "round-2-trial" for the trials of a round's new templates.
 """
 
@@ -229,8 +229,7 @@ class Verdict(ResultRecord):
     @property
     def special(self) -> tuple[Dispatched, ...]:
         """The dispatched kernels that are not the general configuration."""
-        general = self.general and (self.general.template, self.general.config)
-        return tuple(one for one in self.dispatch if (one.template, one.config) != general)
+        return tuple(one for one in self.dispatch if self.general is None or one.key != self.general.key)
 
 
 class FinalistResult(Winner):

@@ -1,27 +1,228 @@
-"""The readers of a run's journal: `RunLog`, and the `Tree` of its templates with their measurements.
+"""The journal: everything that was decided and measured in a run, append-only, on disk before it counts; and its
+readers, `RunLog` and the `Tree` of templates with their measurements.
 
-Also pure functions of evaluations: seconds, objectives, observations for a search, failures. Nothing is written here.
+An entry is an event of `tunesmith.graph.journal.events` with its place in the run; nothing is ever changed or removed
+(a trigger sees to it). The write-ahead log makes each append durable against the death of the process at any moment.
+Readers write nothing; pure functions of evaluations are beside them: seconds, objectives, observations, failures.
 """
 
 from __future__ import annotations
 
+import json
 import math
+import sqlite3
+import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
+from pydantic import ValidationError
+from pydantic_core import from_json
+
+from tunesmith import __version__
 from tunesmith.graph.journal import events as kinds
-from tunesmith.graph.journal.events import FailureExample, Racing, Verdict
-from tunesmith.graph.journal.store import RESTORE, Entry, Journal, JournalError
+from tunesmith.graph.journal.events import KINDS, Event, Racing, Verdict
 from tunesmith.graph.state import Plan
+from tunesmith.hw.errors import TunesmithError, refusals
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.outcome import Evaluation, Measured, Objective, WrongResult, describe
 from tunesmith.kernels.search import Observation
+from tunesmith.kernels.spec.taskfile import explain
 from tunesmith.kernels.spec.template import Config, Template, config_key
 
-MAX_FAILURE_EXAMPLES = 12
+# The file
+
+FORMAT = 4
+"""Version of the table and of all events in it; no other is read. A file in which no journal was begun yet has 0."""
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS events (
+    sequence INTEGER PRIMARY KEY AUTOINCREMENT,
+    session INTEGER NOT NULL,
+    elapsed REAL NOT NULL,
+    at REAL NOT NULL,
+    kind TEXT NOT NULL,
+    stage TEXT NOT NULL,
+    data TEXT NOT NULL
+);
+CREATE INDEX IF NOT EXISTS events_of_kind ON events (kind, sequence);
+CREATE INDEX IF NOT EXISTS time_of_sessions ON events (session, elapsed);
+CREATE TRIGGER IF NOT EXISTS events_stay BEFORE UPDATE ON events
+    BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END;
+CREATE TRIGGER IF NOT EXISTS events_remain BEFORE DELETE ON events
+    BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END;
+"""
+
+E = TypeVar("E", bound=Event, covariant=True)
+T = TypeVar("T", bound=Event)
+RESTORE = "restore the file from a copy, or start the run anew in another folder"
+_REMEDIES = {
+    sqlite3.SQLITE_READONLY: "make the folder and its files writable, or copy the run to where they are",
+    sqlite3.SQLITE_PERM: "make the folder and its files readable and writable, or copy the run to where they are",
+    sqlite3.SQLITE_CANTOPEN: "make the folder and its files readable and writable, or copy the run to where they are",
+    sqlite3.SQLITE_FULL: "make room on the disk",
+    sqlite3.SQLITE_IOERR: "make room on the disk, or copy the run to another disk",
+    sqlite3.SQLITE_BUSY: "end the program that has the file open, or wait for it",
+}
+"""Remedies by SQLite's codes; other errors mean that the file itself is damaged."""
+
+
+class JournalError(TunesmithError):
+    """The folder holds no run, or a run that this version cannot read."""
+
+
+@contextmanager
+def _explained(failed: str, then: str = "") -> Iterator[None]:
+    """Makes a `JournalError` of an error of SQLite's: `failed` with the reason, the remedy, and what to do `then`."""
+    try:
+        yield
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+        # The lowest byte is the kind of error.
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
+        why = " ".join(str(error).split())
+        raise JournalError(f"{failed} ({why}): {_REMEDIES.get(code, RESTORE)}{then}.") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Entry(Generic[E]):
+    """An event and its place. at: seconds since the epoch."""
+
+    sequence: int
+    at: float
+    stage: str
+    event: E
+
+
+class Journal(AbstractContextManager["Journal"]):
+    """The journal of the run in `folder`. Opening it begins a new session, whose time is added to the old ones'.
+
+    reading: nothing will be written, so that a run on a disk that is full or read-only can be looked at as well.
+    """
+
+    def __init__(self, folder: Path, *, create: bool, reading: bool = False) -> None:
+        path, self.folder = folder / "journal.sqlite", folder
+        if create:
+            with refusals(f"The folder {folder} cannot be made", "choose another --run-dir"):
+                folder.mkdir(parents=True, exist_ok=True)
+        elif not path.is_file():
+            raise not_a_run(folder, "journal.sqlite")
+        with _explained(f"{path} cannot be used as a journal"):
+            self._connection = _connected(path, reading=reading)
+            version = self._connection.execute("PRAGMA user_version").fetchone()[0]
+            if version not in (0, FORMAT):
+                raise JournalError(
+                    f"{path} was written by a version of Tunesmith with the journal format {version}, and this one "
+                    f"({__version__}) reads format {FORMAT} only: use the version that began the run, or tune again in "
+                    "another folder."
+                )
+            tables = self._connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+            if not version and (others := {name for (name,) in tables} - {"events", "sqlite_sequence"}):
+                raise JournalError(f"{path} is not a journal of Tunesmith: it has a table {min(others)}; {RESTORE}.")
+            if reading and not version:  # an empty file
+                self._connection.close()
+                self._connection = _open(":memory:")
+            if not version:
+                self._connection.executescript(_SCHEMA)
+                self._connection.execute(f"PRAGMA user_version = {FORMAT}")
+            ended = self._connection.execute("SELECT session, MAX(elapsed) FROM events GROUP BY session").fetchall()
+        if not all(isinstance(one, int) and isinstance(elapsed, int | float) for one, elapsed in ended):
+            raise JournalError(f"{path} cannot be used as a journal (an entry has no session or no time): {RESTORE}.")
+        self._session = max((session for session, _ in ended), default=0) + 1
+        self._before: float = sum(elapsed for _, elapsed in ended)
+        self._started = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def append(self, event: Event, stage: str = "") -> int:
+        """Writes one event and returns its sequence number; it is on disk on return. Raises `JournalError`."""
+        return self.append_all([(event, stage)])
+
+    def append_all(self, events: Sequence[tuple[Event, str]]) -> int:
+        """Writes events with their stages in one transaction, which a kill leaves whole or out; else as `append`."""
+        place = self._session, time.monotonic() - self._started, time.time()
+        rows = [(*place, event.kind, stage, json.dumps(event.to_json())) for event, stage in events]
+        resume = f", and go on with `tunesmith resume {self.folder}`; its measurements are kept"
+        with _explained(f"The journal in {self.folder} cannot be written", resume):
+            cursor = self._connection.execute(
+                "INSERT INTO events (session, elapsed, at, kind, stage, data) VALUES "
+                + ", ".join(["(?, ?, ?, ?, ?, ?)"] * len(rows)),
+                [value for row in rows for value in row],
+            )
+        assert cursor.lastrowid is not None
+        return cursor.lastrowid
+
+    def entries(self, *of: type[T], after: int = 0) -> Iterator[Entry[T]]:
+        """Entries of these kinds (all with `Event`) after the number `after`, in order. Raises `JournalError`."""
+        names = [] if Event in of else [kind.kind for kind in of]
+        of_kinds = f"AND kind IN ({', '.join('?' * len(names))})" if names else ""
+        query = f"SELECT sequence, at, kind, stage, data FROM events WHERE sequence > ? {of_kinds}"
+        with _explained(f"The journal in {self.folder} cannot be read"):
+            rows = self._connection.execute(f"{query} ORDER BY sequence", [after, *names]).fetchall()
+        for row in rows:
+            yield self._read(row)
+
+    def seconds_spent(self) -> float:
+        """Working time of all sessions; an old session counts up to its last event."""
+        return self._before + time.monotonic() - self._started
+
+    def _read(self, row: tuple[Any, ...]) -> Entry[Any]:
+        sequence, at, kind, stage, data = row
+        model = KINDS.get(kind)
+        why = f"there is no kind '{kind}' in this version"
+        if model is not None:
+            try:
+                return Entry(sequence, at, stage, model.model_validate(from_json(data)))
+            except ValidationError as error:
+                why = explain(error, None)
+            except (ValueError, TypeError) as error:
+                why = f"its data is not valid JSON: {error}"
+        raise JournalError(
+            f"Entry {sequence} ({kind}) of the journal in {self.folder} is damaged or of another version ({why}); "
+            f"{RESTORE}."
+        )
+
+
+def not_a_run(path: Path, missing: str) -> JournalError:
+    """The error for a `path` without the file `missing` of a run, with the run that it lies in or holds."""
+    around = [one for one in path.absolute().parents if (one / "journal.sqlite").is_file()]
+    held = sorted((one.parent for one in path.glob("*/journal.sqlite")), key=lambda one: -one.stat().st_mtime)
+    meant = next((f"; did you mean {one}?" for one in (*around, *held)), ".")
+    why = f"it holds no {missing}" if path.exists() else "it does not exist"
+    return JournalError(f"{path} is not the folder of a run: {why}{meant}")
+
+
+def remove_journal(folder: Path) -> None:
+    """Removes the files of the journal in `folder`."""
+    for suffix in ("", "-wal", "-shm"):
+        (folder / f"journal.sqlite{suffix}").unlink(missing_ok=True)
+
+
+_open = partial(sqlite3.connect, isolation_level=None, check_same_thread=False, timeout=10)
+
+
+def _connected(path: Path, *, reading: bool) -> sqlite3.Connection:
+    """A connection to the file. One for reading makes no file beside it where it can do without."""
+    if reading:
+        # Without a write-ahead log no process has the journal open, and the file is complete.
+        log = path.with_name(f"{path.name}-wal")
+        how = "mode=ro" if log.exists() and log.stat().st_size else "mode=ro&immutable=1"
+        return _open(f"{path.absolute().as_uri()}?{how}", uri=True)
+    connection = _open(path)
+    connection.execute("PRAGMA journal_mode = WAL")
+    # NORMAL loses nothing when the process is killed; only a power cut can take the last commits.
+    connection.execute("PRAGMA synchronous = NORMAL")
+    return connection
+
+
+# The run that its entries amount to
+
 ByWorkload = Mapping[str, float]
 """Numbers by the names of workloads."""
 
@@ -33,11 +234,8 @@ def seconds_of(evaluation: Evaluation) -> dict[str, float]:
 
 def quantities_of(evaluation: Evaluation, of: Objective) -> dict[str, float]:
     """The objective quantity by workload, where it is known."""
-    return {
-        name: quantity
-        for name, one in evaluation.outcomes.items()
-        if isinstance(one, Measured) and (quantity := one.quantity(of)) is not None
-    }
+    measured = {name: one.quantity(of) for name, one in evaluation.outcomes.items() if isinstance(one, Measured)}
+    return {name: quantity for name, quantity in measured.items() if quantity is not None}
 
 
 def weighted_geomean(ratios: ByWorkload, weights: ByWorkload) -> float:
@@ -49,9 +247,10 @@ def weighted_geomean(ratios: ByWorkload, weights: ByWorkload) -> float:
 def objective(
     evaluation: Evaluation, workloads: Sequence[str], baseline: ByWorkload, weights: ByWorkload, of: Objective = "time"
 ) -> float | None:
-    """Weighted geometric mean of the objective over the baseline's on `workloads`; None unless all are measured."""
+    """Weighted geometric mean of the objective over the baseline's on `workloads`; None unless all are measured, and
+    without any."""
     quantities = quantities_of(evaluation, of)
-    if evaluation.failure is not None or not quantities.keys() >= set(workloads):
+    if evaluation.failure is not None or not workloads or not quantities.keys() >= set(workloads):
         return None
     return weighted_geomean({name: quantities[name] / baseline[name] for name in workloads}, weights)
 
@@ -79,27 +278,13 @@ def observation(
     return Observation(value, (value / width, value * width), dropped=dropped)
 
 
-def failure_examples(found: Iterable[Evaluation]) -> list[FailureExample]:
-    """One example of each distinct failure, at most `MAX_FAILURE_EXAMPLES`."""
-    examples: dict[str, FailureExample] = {}
-    for one in found:
-        if (failure := one.failure) is not None:
-            text = describe(failure)
-            example = FailureExample(kind=failure.kind, what=text, config=one.config, template=one.template)
-            examples.setdefault(failure.kind + text[:60], example)
-    return list(examples.values())[:MAX_FAILURE_EXAMPLES]
-
-
 def racing(found: Iterable[Evaluation]) -> Racing:
     """The savings of ending the measurement of clear losers early."""
     measured = [one for each in found for one in each.outcomes.values() if isinstance(one, Measured)]
     early, full = ([one.sampling_seconds for one in measured if one.dropped == dropped] for dropped in (True, False))
-    usual = sum(full) / len(full) if full else 0.0
-    return Racing(
-        dropped=len(early),
-        sampling_seconds=round(sum(full) + sum(early), 3),
-        saved_seconds=round(sum(max(0.0, usual - one) for one in early), 3),
-    )
+    usual, spent = sum(full) / len(full) if full else 0.0, sum(full) + sum(early)
+    saved = sum(max(0.0, usual - one) for one in early)
+    return Racing(dropped=len(early), sampling_seconds=round(spent, 3), saved_seconds=round(saved, 3))
 
 
 def failures_by_kind(found: Iterable[Evaluation]) -> dict[str, int]:
@@ -107,12 +292,8 @@ def failures_by_kind(found: Iterable[Evaluation]) -> dict[str, int]:
     return dict(Counter(failure.kind for evaluation in found if (failure := evaluation.failure) is not None))
 
 
-T = TypeVar("T", bound=kinds.Event)
-
 VerifiedKernel = tuple[str, str, str]
 """Template id, configuration as text, and the workload it was examined for: empty for all."""
-
-
 TRIAL, REPAIR = "-trial", "-repair"
 """Behind a round's stage: trials of its new templates; what its test measures in place of rejected configurations."""
 
@@ -138,7 +319,7 @@ class RunLog:
 
     def __init__(self, journal: Journal, before: float = math.inf) -> None:
         self._journal, self._before = journal, before
-        self._entries: dict[tuple[type[kinds.Event], str | None], list[Entry[Any]]] = defaultdict(list)
+        self._entries: dict[tuple[type[Event], str | None], list[Entry[Any]]] = defaultdict(list)
         """The entries read so far, by kind and stage, and by kind alone (stage None)."""
 
     def entries(self, kind: type[T], stage: str | None = None) -> Sequence[Entry[T]]:
@@ -172,7 +353,7 @@ class RunLog:
     def started(self) -> kinds.RunStarted:
         return self.begun.event
 
-    def extended_after(self, entry: Entry[kinds.Event]) -> bool:
+    def extended_after(self, entry: Entry[Event]) -> bool:
         """Whether the run was extended after an entry, which then no longer ends it."""
         # An extension that only asks for a dispatch rule grants no rounds, and leaves the search as it ended.
         later = (one.event for one in self.entries(kinds.Extended) if one.sequence > entry.sequence)
@@ -187,16 +368,6 @@ class RunLog:
     def baseline_seconds(self) -> dict[str, float] | None:
         """The baseline's seconds on each tuned workload where it was measured; None before that."""
         return None if self.baseline is None else seconds_of(self.baseline)
-
-    @property
-    def objective(self) -> Objective:
-        """The quantity that the run minimises."""
-        return self.started.settings.objective
-
-    @property
-    def baseline_quantities(self) -> dict[str, float] | None:
-        """The baseline's objective quantity on each tuned workload where it is known."""
-        return None if self.baseline is None else quantities_of(self.baseline, self.objective)
 
     @property
     def roofline(self) -> Roofline | None:
@@ -223,12 +394,10 @@ class RunLog:
         """The templates of the run by their ids."""
         return {event.id: event.template for event in self.events(kinds.TemplateAdded)}
 
-    def template(self, template_id: str) -> Template:
+    def template(self, named: str) -> Template:
         """The template of an id that an entry names."""
-        if (found := self.templates.get(template_id)) is None:
-            raise JournalError(
-                f"The journal has no entry with the template '{template_id}', which others name: {RESTORE}."
-            )
+        if (found := self.templates.get(named)) is None:
+            raise JournalError(f"The journal has no entry with the template '{named}', which others name: {RESTORE}.")
         return found
 
     def seeds(self, stage: str, template_id: str) -> list[Config]:
@@ -283,12 +452,9 @@ class RunLog:
 
     def rejected(self) -> dict[tuple[str, str], str]:
         """Kernels (template id, configuration as text) that a comparison or an examination found wrong, and why."""
-        wrong = {
-            one.key: f"on {event.workload}: {describe(one.failure)}"
-            for event in self.events(kinds.Compared)
-            for one in event.entries
-            if isinstance(one.failure, WrongResult)
-        }
+        met = [(event.workload, one) for event in self.events(kinds.Compared) for one in event.entries]
+        failed = [(where, one.key, one.failure) for where, one in met if isinstance(one.failure, WrongResult)]
+        wrong = {key: f"on {where}: {describe(failure)}" for where, key, failure in failed}
         return wrong | {one.key: one.detail for one in self.examinations().values() if one.verdict == "rejected"}
 
     def verdict(self, stage: str | None = None) -> Verdict | None:
@@ -354,11 +520,8 @@ class Node(kinds.TemplateAdded):
     @property
     def failures(self) -> list[tuple[str, int, str]]:
         """Kind, how often, and one example, the most frequent first."""
-        failed = [(one.failure, one.config) for one in self.found]
-        seen: list[tuple[str, str]] = []
-        seen += [
-            (failure.kind, f"{describe(failure)} at {config}") for failure, config in failed if failure is not None
-        ]
+        failed = [(failure, one.config) for one in self.found if (failure := one.failure) is not None]
+        seen: list[tuple[str, str]] = [(one.kind, f"{describe(one)} at {config}") for one, config in failed]
         seen += [(REJECTED, f"{why} at {config}") for config, why in self.rejected]
         first = dict(reversed(seen))
         return [(kind, count, first[kind]) for kind, count in Counter(kind for kind, _ in seen).most_common()]
@@ -446,7 +609,9 @@ class Tree:
 
 def read_tree(log: RunLog, library: Sequence[Template], workloads: Sequence[str], weights: ByWorkload) -> Tree:
     """The tree as `log` has it, with templates of `library` that were not used yet. Objectives are over `workloads`."""
-    baseline, wrong, vetoed = log.baseline_quantities, log.rejected(), log.vetoed()
+    of: Objective = "time" if log.baseline is None else log.started.settings.objective
+    baseline = {} if log.baseline is None else quantities_of(log.baseline, of)
+    wrong, vetoed = log.rejected(), log.vetoed()
     evaluations: dict[str, list[Evaluation]] = defaultdict(list)
     for evaluation in log.evaluations():
         evaluations[evaluation.template].append(evaluation)
@@ -457,7 +622,7 @@ def read_tree(log: RunLog, library: Sequence[Template], workloads: Sequence[str]
             continue
         found = [one for one in tried if (one.template, config_key(one.config)) not in wrong]
         rejected = {key: one.config for one in tried if (key := (one.template, config_key(one.config))) in wrong}
-        values = [(objective(one, workloads, baseline, weights, log.objective), one) for one in found if baseline]
+        values = [(objective(one, workloads, baseline, weights, of), one) for one in found if baseline]
         ranked = sorted(((value, one) for value, one in values if value is not None), key=lambda item: item[0])
         nodes[added.id] = Node(
             **dict(added),

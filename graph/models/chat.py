@@ -41,17 +41,15 @@ NO_KEY = "none"
 class ChatModels(openai.DefaultAsyncHttpxClient):
     """The models of an OpenAI-compatible server, or of files, and their HTTP client. key: hidden in server messages."""
 
-    def __init__(
-        self, settings: Settings, base_url: str, key: str | None, files: BatchModels | ReplayModels | None
-    ) -> None:
+    def __init__(self, settings: Settings, url: str, key: str | None, files: BatchModels | ReplayModels | None) -> None:
         # Prompts go only to the host that the user was told. Where nothing is sent, no certificates are read.
         super().__init__(follow_redirects=False, verify=files is None, trust_env=files is None)
-        self._settings, self._url, self._key, self._files = settings, base_url, key or NO_KEY, files
-        self._limiter, self._host, self._seconds = None, urlsplit(base_url).netloc, settings.model_timeout
+        self._settings, self._url, self._key, self._files = settings, url, key or NO_KEY, files
+        self._limiter, self._host, self._seconds = None, urlsplit(url).netloc, settings.model_timeout
         self._responses = settings.model_api == "responses" and files is None
         # Of chat completions OpenAI's reasoning models take only the new name of the limit, many other servers know
         # only the old one (Ollama, older llama.cpp) or reject the new (Mistral).
-        newer = any(f".{urlsplit(base_url).hostname}".endswith(f".{known}") for known in OPENAI_HOSTS)
+        newer = any(f".{urlsplit(url).hostname}".endswith(f".{known}") for known in OPENAI_HOSTS)
         of_chat = "max_completion_tokens" if newer else "max_tokens"
         self._limit_field = "max_output_tokens" if self._responses else of_chat
         if settings.requests_per_minute is not None and files is None:

@@ -21,20 +21,8 @@ from typing import Annotated, Any, cast
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from tunesmith.graph.journal.events import ModelAsked, ModelCalled, ModelMethodFound, ModelsUsage, RoleUsage, Tokens
-from tunesmith.graph.journal.log import RunLog
-from tunesmith.graph.journal.store import Entry, Journal
-from tunesmith.graph.models.calls import (
-    AGAIN,
-    Completion,
-    FailureKind,
-    ModelCall,
-    ModelFailed,
-    Outcome,
-    Reply,
-    again,
-    problem,
-    read_answer,
-)
+from tunesmith.graph.journal.log import Entry, Journal, RunLog
+from tunesmith.graph.models.calls import AGAIN, Completion, ModelCall, ModelFailed, Reply, again, problem, read_answer
 from tunesmith.graph.models.recorded import BatchModels, ReplayModels, write_recording
 from tunesmith.graph.progress import Listener, Progress
 from tunesmith.graph.settings import METHODS, Method, Settings
@@ -144,9 +132,8 @@ class Ledger:
             ("cost", settings.max_cost, sum(cost), bound.cost or 0.0),
         ):
             if cap is not None and taken + needed > cap:
-                return (
-                    f"--max-{name} {cap} does not allow the call: {taken:.6g} is spent, and it may take {needed:.6g}."
-                )
+                why = f"{taken:.6g} is spent, and it may take {needed:.6g}"
+                return f"--max-{name} {cap} does not allow the call: {why}."
         return None
 
     def summary(self, transport: str, where: str) -> ModelsUsage:
@@ -201,7 +188,7 @@ class Question:
         self._client = client
         self.call, self.model, self.method, self.retries = call, model, method, retries
         self.body: dict[str, Any] = {}
-        self.outcome: Outcome | None = None
+        self.outcome: dict[str, Any] | ModelFailed | None = None
         self.note = ""
         self.under_way = self.served = self.rejected = False
         self.timeouts, self.seconds, self._started = 0, 0.0, 0.0
@@ -222,7 +209,7 @@ class Question:
         self.under_way, self._started = True, time.monotonic()
         return True
 
-    def end(self, outcome: Outcome, *, served: bool = False, rejected: bool = False) -> None:
+    def end(self, outcome: dict[str, Any] | ModelFailed, *, served: bool = False, rejected: bool = False) -> None:
         """Takes a chat completion that `completion_error` accepts, or the failure of the attempt or of the question."""
         if self.under_way:
             self.seconds, self.served = time.monotonic() - self._started, served or isinstance(outcome, dict)
@@ -259,7 +246,7 @@ class Question:
 
 
 def _failure_of(event: ModelCalled) -> ModelFailed:
-    return ModelFailed(cast(FailureKind, event.status), event.detail)
+    return ModelFailed(cast(Any, event.status), event.detail)
 
 
 class ModelClient:

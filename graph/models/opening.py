@@ -21,7 +21,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from tunesmith.graph.journal.events import ModelsUsage
-from tunesmith.graph.journal.store import Journal
+from tunesmith.graph.journal.log import Journal
 from tunesmith.graph.models.calls import ModelFailed, Models, Outcome, in_words
 from tunesmith.graph.models.client import Ledger, ModelClient, Prices, Question, load_prices, price_of
 from tunesmith.graph.models.recorded import BatchModels, ReplayModels

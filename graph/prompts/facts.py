@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from tunesmith.actors.process import Isolated
-from tunesmith.actors.workers import CompileWorker
+from tunesmith.actors.workers import CompileWorker, Deadlines
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import EarlierResults, EvidenceKept
 from tunesmith.graph.journal.log import Node, Tree
@@ -30,8 +30,6 @@ from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Argument, Task, Workload, geometry
 from tunesmith.kernels.spec.template import BACKENDS, BackendName, Config, Template, assignments, config_key
 
-COMPILE_SECONDS = 60.0
-"""Deadline of one compilation."""
 MAX_LINE = 60
 """Characters of a source line that a prompt quotes."""
 EXTREMES = 5
@@ -49,12 +47,12 @@ def examine(context: Context, which: str, template: Template, config: Config, wo
         return
     key = code_key(context.task, template, workload)
     source = specialise(template, config, dict(key))
-    profile, artifact = None, None
+    profile = artifact = None
     counters: dict[str, float] | str = "its machine code could not be looked at here"
     try:
         with Isolated("compile", CompileWorker, limits, index) as compiler:
-            profile = compiler.call("profile", COMPILE_SECONDS, source)
-            artifact = compiler.call("compile", COMPILE_SECONDS, source)
+            profile = compiler.call("profile", Deadlines().compile, source)
+            artifact = compiler.call("compile", Deadlines().compile, source)
     except TunesmithError as error:
         # The compiler may be on other nodes of a cluster only; a run goes on without evidence.
         counters = str(error).rstrip(".")
@@ -93,19 +91,19 @@ def resource_lines(
 ) -> list[str]:
     """A kernel's registers and memory in a line, then a line for each workload with its launch and its occupancy."""
     lines, limits = ["registers and spills: not known for this device"], context.device.limits
-    registers = resources.registers if resources is not None else None
-    if resources is not None and registers is not None:
+    used = resources or Resources()
+    if used.registers is not None:
         lines = [
-            f"{registers} registers a thread, {resources.spills or 0} bytes spilled, {resources.local or 0} "
-            f"bytes local memory a thread, {resources.shared or 0} bytes static shared memory a block"
+            f"{used.registers} registers a thread, {used.spills or 0} bytes spilled, {used.local or 0} "
+            f"bytes local memory a thread, {used.shared or 0} bytes static shared memory a block"
         ]
     for workload in workloads:
         shape = geometry(template, config, workload)
         line = f"on {workload.name}: grid {shape.grid}, block {shape.block}"
         line += f", {shape.shared_bytes} bytes dynamic shared memory" if shape.shared_bytes else ""
-        if resources is not None and registers is not None:
-            shared = (resources.shared or 0) + shape.shared_bytes
-            held = occupancy(limits, threads=math.prod(shape.block), registers=registers, shared=shared)
+        if used.registers is not None:
+            shared = (used.shared or 0) + shape.shared_bytes
+            held = occupancy(limits, threads=math.prod(shape.block), registers=used.registers, shared=shared)
             each = held.blocks_per_sm
             if held.fraction is not None:
                 line += f"; occupancy {held.fraction:.0%} ({each} blocks an SM, limited by {held.limiter})"

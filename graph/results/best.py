@@ -13,7 +13,6 @@ import json
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,9 @@ from tunesmith.actors.process import Isolated
 from tunesmith.actors.workers import CompileWorker
 from tunesmith.graph.context import Context
 from tunesmith.graph.dispatch import BASELINE as BY_BASELINE
-from tunesmith.graph.dispatch import Dispatching, DispatchRule, can_launch, dispatching
+from tunesmith.graph.dispatch import Dispatching, DispatchRule, dispatching
 from tunesmith.graph.journal.events import Compared, ShapeCompared, Verdict, Winner, WorkloadRow
+from tunesmith.graph.roles.tester import broken
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.build.artifact import Artifact, TypesKey, cache_key, open_cache, types_key
 from tunesmith.kernels.build.source import Specialised, code_key, specialise
@@ -45,7 +45,8 @@ MAX_GRID = (MAX_BLOCKS, MAX_BLOCKS, MAX_BLOCKS)  # blocks in a grid on a device 
 
 def export_best(context: Context, folder: Path, verdict: Verdict) -> None:
     """Writes the kernels that `verdict` found best into `folder`, in place of an earlier round's."""
-    with closing(_Writer(context, folder)) as writer:
+    with Isolated("compile", CompileWorker, context.device.limits, context.device.index) as compiler:
+        writer = _Writer(context, folder, compiler)
         shutil.rmtree(folder, ignore_errors=True)
         if verdict.general is not None or verdict.tuned:
             folder.mkdir(parents=True)
@@ -83,7 +84,7 @@ def _write_all(writer: _Writer, verdict: Verdict) -> None:
             template = context.template(best.template)
             served = [context.task.workload(one.workload) for one in verdict.dispatch if one.key == key]
             if key in by_rule:
-                served = [one for one in workloads if can_launch(context, template, one, best)]
+                served = [one for one in workloads if not broken(context, best, [one])]
             writer.write_kernel(folders[key], template, best.config, served)
     compilers = [event.compiler for event in context.log.events(Compared) if event.compiler]
     about = {
@@ -131,13 +132,13 @@ def _shape(row: WorkloadRow, verdict: Verdict, folders: Mapping[tuple[str, str],
 
 
 class _Writer:
-    """Writes kernels, each into a folder of its own in `folder`, where an earlier export may be removed from now on."""
+    """Writes kernels, each into a folder of its own in `folder`, where an earlier export may be removed from now on.
+    compiler: for machine code that is not at hand; its process starts when it is first called."""
 
-    def __init__(self, context: Context, folder: Path) -> None:
-        self.context, self.folder = context, folder
+    def __init__(self, context: Context, folder: Path, compiler: Isolated) -> None:
+        self.context, self.folder, self._compiler = context, folder, compiler
         self.kernels: dict[str, Kernel] = {}
         self._exported = {_digest(code): code for code in (path.read_bytes() for path in folder.glob("*/*.cubin"))}
-        self._compiler: tuple[Isolated, str] | None = None
         self._measured: dict[tuple[str, str, TypesKey], tuple[str, str]] = {}
         """By template, configuration and types: the digest of the code that was timed last, and its compiler."""
         self._seconds: dict[tuple[str, str], dict[str, float]] = {}
@@ -157,11 +158,6 @@ class _Writer:
 
     def _keep(self, workload: Workload, codes: Mapping[tuple[str, str], str], compiler: str) -> None:
         self._measured |= {(*key, types_key(workload)): (code, compiler) for key, code in codes.items() if code}
-
-    def close(self) -> None:
-        """Ends the compiler's process, if one was needed."""
-        if self._compiler is not None:
-            self._compiler[0].end()
 
     def write_kernel(self, name: str, template: Template, config: Config, served: Sequence[Workload]) -> None:
         """Writes the folder `name`: sources for the types of `served`, machine code, launch.json, launch.py."""
@@ -233,17 +229,13 @@ class _Writer:
 
     def _compile(self, source: Specialised) -> tuple[bytes, str] | str:
         """The machine code and the compiler's version, or the reason for its absence, as a clause."""
-        device = self.context.device
         try:
-            if self._compiler is None:
-                process = Isolated("compile", CompileWorker, device.limits, device.index)
-                ready: Any = process.call("start", COMPILE_SECONDS)
-                self._compiler = process, ready[0] if isinstance(ready, tuple) else "an unknown compiler"
-            process, version = self._compiler
-            made: Any = process.call("compile", COMPILE_SECONDS, source)
+            ready: Any = self._compiler.call("start", COMPILE_SECONDS)
+            made: Any = self._compiler.call("compile", COMPILE_SECONDS, source)
         except TunesmithError as error:
             # The compiler may be on other nodes of a cluster only.
             return str(error).rstrip(".")
+        version = ready[0] if isinstance(ready, tuple) else "an unknown compiler"
         return (made.code, version) if isinstance(made, Artifact) else f"the compiler answers {made}"
 
 

@@ -23,8 +23,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tunesmith import __version__
-from tunesmith.graph.journal.log import RunLog, begun, objective, seconds_of
-from tunesmith.graph.journal.store import Journal
+from tunesmith.graph.journal.log import Journal, RunLog, begun, objective, seconds_of
 from tunesmith.graph.results.best import CHECKSUMS, RUNTIME, altered_files
 from tunesmith.graph.results.runtime import STORAGE_TYPES, Kernels
 from tunesmith.graph.settings import as_path, require_new_folder
@@ -342,8 +341,7 @@ def _write_results(results: Mapping[str, list[ConfigResult]], out: Path) -> None
 def _write_triton_cache(package: Package, out: Path) -> None:
     """Files of Triton's autotune cache. Raises `TunesmithError`."""
     calls = calls_of(package.task, package.about, package.best)
-    notes = write_cache(package.decorated, package.arch, calls, out)
-    if notes:
+    if notes := write_cache(package.decorated, package.arch, calls, out):
         (out / "notes.txt").write_text("".join(f"{note}\n" for note in notes), encoding="utf-8")
 
 

@@ -23,7 +23,7 @@ from tunesmith.graph.results.best import source_name
 from tunesmith.graph.results.summary import Summary
 from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.outcome import Evaluation, Measured, describe
-from tunesmith.kernels.spec.template import assignments, described
+from tunesmith.kernels.spec.template import described
 
 MAX_MARKS = 300  # in all charts of the search together, besides new bests, so that the page stays small
 MAX_DOTS_PER_CHART = 60  # in the chart of a parameter, evenly spread from the fastest to the slowest
@@ -141,7 +141,6 @@ def _environment(*, html: bool) -> Environment:
         "speedup": lambda ratio: f"{1 / ratio:.2f}x",
         "verdict": lambda figures: figures.verdict if figures.verdict in ("faster", "slower") else "unclear",
         "rounded": rounded,
-        "assignments": assignments,
         "configuration": lambda config, template: described(template, config),
         "date": lambda seconds: datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "dollars": lambda cost: "unknown cost" if cost is None else f"${cost:.4f}",
@@ -220,11 +219,7 @@ def speedup_bars(summary: Summary) -> tuple[ChartAxis, list[dict[str, Any]]] | N
 
 def _us(log: RunLog, evaluation: Evaluation, workloads: Sequence[str]) -> float | None:
     """The geometric mean of an evaluation's times; None where it failed, or a workload has no time."""
-    return (
-        objective(evaluation, workloads, dict.fromkeys(workloads, 1e-6), log.started.task.weights)
-        if workloads
-        else None
-    )
+    return objective(evaluation, workloads, dict.fromkeys(workloads, 1e-6), log.started.task.weights)
 
 
 def _tuned(log: RunLog, summary: Summary) -> tuple[str, ...]:
@@ -293,8 +288,7 @@ def effect_charts(log: RunLog, summary: Summary) -> list[Chart]:
             continue
         place: dict[object, int] = {value: at for at, value in enumerate(parameter.values)}
         across = ChartAxis(name, -0.5, len(place) - 0.5, names=tuple(map(str, parameter.values)))
-        title = f"{name}: up to {max(least.values()):.2f}x the best"
-        chart = Chart(title, across, up, parameter.doc, height=150)
+        chart = Chart(f"{name}: up to {max(least.values()):.2f}x the best", across, up, parameter.doc, height=150)
         for value, evaluation in drawn:
             chart.mark(place[evaluation.config[name]], value, "measured", f"{value:.3f}")
         chart.line("sofar", [(place[one], times * node.ranked[0][0]) for one, times in least.items()])

@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import metadata
@@ -24,8 +24,7 @@ from tunesmith import __version__
 from tunesmith.graph.context import Context
 from tunesmith.graph.dispatch import Dispatching, dispatching
 from tunesmith.graph.journal import events
-from tunesmith.graph.journal.log import RunLog, begun, failure_examples, failures_by_kind
-from tunesmith.graph.journal.store import Journal, JournalError, not_a_run
+from tunesmith.graph.journal.log import Journal, JournalError, RunLog, begun, failures_by_kind, not_a_run
 from tunesmith.graph.models.opening import models_summary
 from tunesmith.graph.roles.planner import no_template
 from tunesmith.graph.roles.tester import account
@@ -34,7 +33,7 @@ from tunesmith.graph.state import Plan
 from tunesmith.hw.errors import TunesmithError, refusals
 from tunesmith.hw.probe import DeviceInfo
 from tunesmith.hw.roofline import Roofline
-from tunesmith.kernels.outcome import Measured, describe
+from tunesmith.kernels.outcome import Evaluation, Measured, describe
 from tunesmith.kernels.rewrite.template import NAME, missing_rule
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.taskfile import explain
@@ -116,6 +115,7 @@ def summarise(context: Context, done: str) -> Summary:
     begun, found = log.begun, log.evaluations()
     early = " before the time limit; give more time" if done == "time" else ""
     nothing = f"no {'valid configuration was found' if found else 'configuration was measured'}{early}."
+    noted = [note.sentence for note in log.events(events.Noted)]
     verdict = log.verdict() or events.Verdict(sentence=no_template(context) if done == "no template" else nothing)
     return Summary(
         **{name: getattr(verdict, name) for name in events.Verdict.model_fields},
@@ -129,7 +129,7 @@ def summarise(context: Context, done: str) -> Summary:
         evaluations=len(found),
         from_cache=sum(evaluation.cached for evaluation in found),
         failures=failures_by_kind(found),
-        failure_examples=tuple(failure_examples(found)),
+        failure_examples=failure_examples(found),
         searches=tuple(log.events(events.Searched)),
         plans=tuple(log.plans),
         examined=tuple(account(context, verdict)),
@@ -144,18 +144,27 @@ def summarise(context: Context, done: str) -> Summary:
             if node.round
         ),
         explanations=tuple(log.events(events.Explained)),
-        notes=(
-            *unsteady(verdict),
-            *far_from_floor(context, verdict),
-            *(note.sentence for note in log.events(events.Noted)),
-            *context.task.caveats,
-        ),
+        notes=(*unsteady(verdict), *far_from_floor(context, verdict), *noted, *context.task.caveats),
         dispatching=dispatching(context, verdict),
         roofline=context.roofline(),
         versions=versions(),
         started_at=begun.at,
         origin=begun.event.origin,
     )
+
+
+MAX_FAILURE_EXAMPLES = 12
+
+
+def failure_examples(found: Iterable[Evaluation]) -> tuple[events.FailureExample, ...]:
+    """One example of each distinct failure, at most `MAX_FAILURE_EXAMPLES`."""
+    examples: dict[str, events.FailureExample] = {}
+    for one in found:
+        if (failure := one.failure) is not None:
+            text = describe(failure)
+            example = events.FailureExample(kind=failure.kind, what=text, config=one.config, template=one.template)
+            examples.setdefault(failure.kind + text[:60], example)
+    return tuple(examples.values())[:MAX_FAILURE_EXAMPLES]
 
 
 def read_summary(folder: Path) -> Summary:
@@ -284,12 +293,8 @@ def _rows(log: RunLog) -> Iterator[dict[str, Any]]:
             row = place | {"evaluation": numbers.get(one.key), "outcome": "compared"}
             row |= _configured(one.template, one.config)
             if (figures := one.comparison) is not None:
-                row |= {
-                    "seconds": events.Figures.of(figures).seconds,
-                    "ratio": figures.ratio,
-                    "verdict": figures.verdict,
-                }
-                row |= {"ratio_low": figures.low, "ratio_high": figures.high}
+                row |= {"seconds": events.Figures.of(figures).seconds, "verdict": figures.verdict}
+                row |= {"ratio": figures.ratio, "ratio_low": figures.low, "ratio_high": figures.high}
             elif one.failure is not None:
                 row |= {"outcome": one.failure.kind, "detail": describe(one.failure)}
             yield row

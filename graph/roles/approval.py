@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import ApprovalAwaited, Asked, Explained, PlanApproved
@@ -20,7 +20,6 @@ from tunesmith.graph.journal.log import stage_of
 from tunesmith.graph.models.calls import ModelCall, ModelFailed, Waiting
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts import conversation, render
-from tunesmith.graph.prompts.answers import ExplainAnswer
 from tunesmith.graph.prompts.facts import node_facts
 from tunesmith.graph.roles.planner import branch_problems
 from tunesmith.graph.state import Plan, State
@@ -40,10 +39,10 @@ def approve(state: State, context: Context) -> tuple[State, PlanApproved]:
     return {"plan": plan.model_dump(mode="json")}, PlanApproved(plan=plan)
 
 
-def decide(context: Context, folder: Path, ask: Ask | None, plan: Plan) -> Plan:
+def decide(context: Context, ask: Ask | None, plan: Plan) -> Plan:
     """The plan as the person wants it. Without a terminal (`ask` is None) it raises `Waiting` the first time and reads
     the file the next time. Raises `TunesmithError` for a file that makes no plan."""
-    stage = stage_of(plan.round)
+    stage, folder = stage_of(plan.round), context.journal.folder
     file = folder / f"plan-{plan.round}.json"
 
     def read() -> Plan:
@@ -98,6 +97,12 @@ def check_plan(data: Any, planned: Plan, context: Context, where: str) -> Plan:
 MAX_LINES, MAX_LINE = 5, 400
 
 
+class ExplainAnswer(BaseModel, extra="forbid"):
+    """The lessons of a round."""
+
+    lines: list[str] = Field(description="two to five short lines: what worked, what did not, and why")
+
+
 def explain_round(state: State, context: Context) -> State | tuple[State, Explained]:
     """The role "explain"."""
     stage = stage_of(state["round"])
@@ -120,8 +125,7 @@ def explain_round(state: State, context: Context) -> State | tuple[State, Explai
         tuned=context.tuned_names,
     )
     messages = conversation(render("explain_system"), user)
-    question = ModelCall("explain", stage, "explain", messages, ExplainAnswer)
-    (reply,) = context.models.ask_all([question])
+    (reply,) = context.models.ask_all([ModelCall("explain", stage, "explain", messages, ExplainAnswer)])
     if isinstance(reply, ModelFailed):
         sentence = f"The model does not explain round {state['round']}: {reply.detail}"
         context.note("explain", sentence, stage, reply.kind)

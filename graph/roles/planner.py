@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
+from pydantic import BaseModel, Field
+
 from tunesmith.graph.context import Context, baseline_quantities, baseline_seconds
 from tunesmith.graph.journal.events import BranchAbandoned, Planned
 from tunesmith.graph.journal.log import Node, Tree, objective, stage_of
@@ -20,10 +22,9 @@ from tunesmith.graph.models.calls import HOPELESS, Message, ModelCall, ModelFail
 from tunesmith.graph.models.client import Ledger
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts import conversation, render
-from tunesmith.graph.prompts.answers import MAX_TEXT, PlanAnswer, config_of
 from tunesmith.graph.prompts.facts import examine, node_facts, run_facts
 from tunesmith.graph.settings import Arm, Settings
-from tunesmith.graph.state import BASELINE, Branch, BranchKind, Plan, State
+from tunesmith.graph.state import BASELINE, Bottleneck, Branch, BranchKind, Plan, State
 from tunesmith.kernels.check.verify import infeasible_on
 from tunesmith.kernels.rewrite.template import starts, with_rules
 from tunesmith.kernels.spec.task import TaskError, Workload
@@ -66,7 +67,8 @@ def plan_by_rules(context: Context, number: int, tree: Tree) -> Plan | None:
     else:
         # A search of one workload starts with the measurements there, among them the best.
         analysis = f"Tune {due.name} on its own, from its best known configurations."
-    plan = _plan(context, number, workloads, seconds, [Branch(parent=node.id, kind="search", seeds=seeds)], analysis)
+    branch, words = Branch(parent=node.id, kind="search", seeds=seeds), _outlook(context, workloads, seconds)
+    plan = new_plan(context, number, names, [branch], analysis=analysis, **words)
     if number > 1:
         return plan
     first = min(math.ceil(context.settings.evaluations * FIRST_SHARE), context.evaluations_left())
@@ -86,15 +88,8 @@ def _workload_in_turn(context: Context, seconds: Mapping[str, float]) -> Workloa
     return max(left, key=lambda one: one.weight * _headroom(context, one, seconds), default=None)
 
 
-def _plan(
-    context: Context,
-    number: int,
-    workloads: Sequence[Workload],
-    seconds: Mapping[str, float],
-    branches: Sequence[Branch],
-    analysis: str,
-) -> Plan:
-    """A plan by rules. seconds: the least known time, by workload."""
+def _outlook(context: Context, workloads: Sequence[Workload], seconds: Mapping[str, float]) -> dict[str, Any]:
+    """`bottleneck` and `expected` of a plan by rules. seconds: the least known time, by workload."""
     target = _most_to_gain(context, workloads, seconds)
     floor, taken = context.floor(target), seconds[target.name]
     if not floor:
@@ -103,9 +98,7 @@ def _plan(
         limit = f" and is at its floor by the measured roofs, {_us(floor)}: little to gain"
     else:
         limit = f", {taken / floor:.1f} times its floor by the measured roofs, {_us(floor)}"
-    names = [workload.name for workload in workloads]
-    words = {"expected": f"{target.name} takes {_us(taken)}{limit}.", "analysis": analysis}
-    return new_plan(context, number, names, branches, bottleneck=context.bottleneck(target, taken), **words)
+    return {"bottleneck": context.bottleneck(target, taken), "expected": f"{target.name} takes {_us(taken)}{limit}."}
 
 
 def new_plan(context: Context, number: int, names: Sequence[str], branches: Sequence[Branch], **words: Any) -> Plan:
@@ -166,8 +159,9 @@ def plan_on_tree(context: Context, number: int, tree: Tree) -> Plan:
     # A further search costs no call: of the task's next template, or the best one.
     searched = (tree.untried or [node for node in tree.ranked if node.template.has_choices])[: "search" in kinds]
     branches = [*(Branch(parent=node.id, kind="search") for node in searched), *written[:wanted]]
-    analysis = f"The most is left on {_most_to_gain(context, context.tuned, seconds).name}."
-    return _plan(context, number, context.tuned, seconds, branches or [_branch(BASELINE, kinds[0])], analysis)
+    words = {"analysis": f"The most is left on {_most_to_gain(context, context.tuned, seconds).name}."}
+    words |= _outlook(context, context.tuned, seconds)
+    return new_plan(context, number, context.tuned_names, branches or [_branch(BASELINE, kinds[0])], **words)
 
 
 def calls_left(context: Context) -> int | None:
@@ -229,6 +223,44 @@ measures default configurations only; "rewrite" has no plan of a model, and no r
 def searches(settings: Settings) -> bool:
     """Whether the run's arm searches its templates."""
     return "search" in KINDS_OF_ARM[settings.arm]
+
+
+# A model's answer keeps to the structured output of all servers: every field is required, without defaults, free-form
+# objects and tuples. What it means is decided by the project's own schemas, which also read files.
+
+Value = bool | int | float | str
+MAX_TEXT = 4000
+"""Characters of a model's own words that are kept and shown to others."""
+
+
+class Setting(BaseModel, extra="forbid"):
+    name: str = Field(description="a parameter's name")
+    value: Value
+
+
+def config_of(settings: Sequence[Setting]) -> Config:
+    return {setting.name: setting.value for setting in settings}
+
+
+class BranchAnswer(BaseModel, extra="forbid"):
+    kind: BranchKind = Field(description="what to make of the parent; the kinds are explained above")
+    parent: str = Field(description='the id of a template listed under "Templates so far", or "baseline"')
+    moves: list[str] = Field(
+        description="what to change in the parent, one concrete step each; empty for a search of the parent as it is"
+    )
+    seeds: list[list[Setting]] = Field(
+        description="configurations of the parent to try first, only in a search of it; may be empty"
+    )
+
+
+class PlanAnswer(BaseModel, extra="forbid"):
+    """The plan of the next round."""
+
+    analysis: str = Field(description="what bounds the best kernel now and what the measurements show; a few sentences")
+    bottleneck: Bottleneck
+    branches: list[BranchAnswer] = Field(description="the templates of this round, the most promising first")
+    workloads: list[str] = Field(description="names of the tuned workloads to search on; empty: all of them")
+    expected: str = Field(description="what this round should gain, in one sentence")
 
 
 TEMPLATES_WITH_SOURCE = 3

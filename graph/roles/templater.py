@@ -2,38 +2,120 @@
 
 A trial asks whether the default configuration is feasible, compiles and is right on every workload, held-out ones
 included. It is an evaluation like any other: it counts towards the budget, and the search does not repeat it.
+
+The prompt is a function of journal, plan and branch; its worked example is the library's most similar task, by traits
+of the plain source, or in CUDA the kit, that task's headers first. Retrieval of that kind is the idea of Trümper et
+al., "Performance Embeddings" (ICS 2023); theirs are learned, these are counted, for a handful of kernels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Literal
+from functools import cache, partial
+from typing import Any
+
+import tree_sitter_cuda
+from pydantic import BaseModel, Field, ValidationError
+from tree_sitter import Language, Node, Parser
 
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal import events
-from tunesmith.graph.journal.log import LIBRARY, TRIAL, round_of, stage_of
-from tunesmith.graph.models.calls import FailureKind, Message, ModelCall, ModelFailed, Models
+from tunesmith.graph.journal.log import LIBRARY, REJECTED, TRIAL, Tree, round_of, stage_of
+from tunesmith.graph.models.calls import Message, ModelCall, ModelFailed, Models
 from tunesmith.graph.progress import Progress
-from tunesmith.graph.prompts import render
-from tunesmith.graph.prompts.answers import RewriteAnswer, TemplateAnswer, config_of, template_of
-from tunesmith.graph.prompts.template_prompt import template_messages
-from tunesmith.graph.roles.planner import searches
+from tunesmith.graph.prompts import conversation, render, scrubbed
+from tunesmith.graph.prompts.facts import choices, node_facts, run_facts
+from tunesmith.graph.roles.planner import MAX_TEXT, Setting, Value, config_of, searches
 from tunesmith.graph.state import Branch, Plan, State
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.build.artifact import EvaluationRequest
-from tunesmith.kernels.build.guard import refuse
-from tunesmith.kernels.build.source import code_key, specialise
+from tunesmith.kernels.build.guard import HEADER_FOLDERS, HEADERS, refuse
+from tunesmith.kernels.build.source import code_key, kit, specialise
 from tunesmith.kernels.outcome import CompileFailed, Evaluation, Implausible, describe
 from tunesmith.kernels.rewrite.template import NAME, rewrite
 from tunesmith.kernels.space import feasible, require_points
-from tunesmith.kernels.spec.task import TaskError, Workload, geometry
-from tunesmith.kernels.spec.template import Config, Template, config_key
+from tunesmith.kernels.spec.expression import FUNCTIONS
+from tunesmith.kernels.spec.task import Task, TaskError, Workload, geometry
+from tunesmith.kernels.spec.taskfile import library_tasks, read_task, sentence
+from tunesmith.kernels.spec.template import BACKENDS, TRITON_OPTIONS, BackendName, Config, Template, config_key
+from tunesmith.kernels.spec.validation import validate_template
+
+
+class RewriteAnswer(BaseModel, extra="forbid"):
+    """A kernel as a whole, without parameters."""
+
+    name: str = Field(description="short, lower case, says what is special about it, such as vector_rows")
+    description: str = Field(description="how it works, what was changed and why; two or three sentences")
+    source: str = Field(description="the whole device source")
+    grid: list[str] = Field(description="one to three expressions: blocks along x, y, z")
+    block: list[str] = Field(description="one to three expressions: threads along x, y, z")
+    shared_bytes: str = Field(description='an expression: bytes of dynamic shared memory; "0" for none')
+    static_shared_bytes: str = Field(description="an expression: bytes of shared memory the source declares")
+
+
+class ParameterAnswer(BaseModel, extra="forbid"):
+    name: str = Field(description="an upper-case identifier; the macro's name in the source")
+    values: list[Value] = Field(description="all values it may take, in their natural order")
+    default: Value = Field(description="one of the values")
+    doc: str = Field(description="what it does to the generated code")
+
+
+class ConstraintAnswer(BaseModel, extra="forbid"):
+    expression: str = Field(description="an expression that must be true")
+    because: str = Field(description="one sentence for the reader of a rejection")
+
+
+class TemplateAnswer(RewriteAnswer):
+    """A kernel with its execution choices as parameters."""
+
+    parameters: list[ParameterAnswer]
+    constraints: list[ConstraintAnswer]
+    max_registers: str = Field(description='an expression: registers a thread may use; "0" for no cap')
+    fast_math: str = Field(description='an expression: compile with fast math; "False" where it is not needed')
+    seeds: list[list[Setting]] = Field(description="configurations to try first besides the default; may be empty")
+
+
+def template_of(answer: RewriteAnswer, task: Task, backend: BackendName) -> Template:
+    """The answer as a template of `task`, read by the schema that reads files. Raises `TaskError`, whose message lists
+    the errors, for the author to read.
+
+    An answer cannot declare `device_globals`: a kernel that keeps state between launches is the user's to allow.
+    """
+    fields: dict[str, Any] = {
+        # Models like to give paths and quotes.
+        "name": re.sub(r"[^A-Za-z0-9_.-]+", "_", answer.name).strip("_")[:40] or "template",
+        "description": answer.description[:MAX_TEXT],
+        "backend": backend,
+        "entry": task.entry,
+        "source": answer.source if answer.source.endswith("\n") else answer.source + "\n",
+        "launch": {"grid": answer.grid, "block": answer.block, "shared_bytes": answer.shared_bytes or "0"},
+        "static_shared_bytes": answer.static_shared_bytes or "0",
+    }
+    if isinstance(answer, TemplateAnswer):
+        # A parameter that the source does not name can only be for the launch, or an option of Triton's compiler.
+        named = set(TRITON_OPTIONS if BACKENDS[backend].python else ()) | set(re.findall(r"\w+", answer.source))
+        fields |= {
+            "parameters": [each.model_dump() | {"launch_only": each.name not in named} for each in answer.parameters],
+            "constraints": [constraint.model_dump() for constraint in answer.constraints],
+            "max_registers": None if answer.max_registers in ("", "0", "None") else answer.max_registers,
+            "fast_math": answer.fast_math or "False",
+        }
+    try:
+        template = Template.model_validate(fields)
+    except ValidationError as error:
+        mistakes = error.errors(include_url=False)[:10]
+        raise TaskError("\n".join(f"{'.'.join(map(str, one['loc']))}: {sentence(one)}." for one in mistakes)) from error
+    if isinstance(answer, TemplateAnswer) and not template.has_choices:
+        raise TaskError("The template has no parameter with at least two values, so there is nothing to search.")
+    validate_template(template, task, f"template {template.name}")
+    return template
+
 
 MAX_LOG = 3000
 """Characters of a compiler's log that go back to an author."""
-
 
 _PROBLEMS = {
     "schema": ("It is not a template that can be used", ""),
@@ -89,8 +171,7 @@ def infeasible(template: Template, context: Context) -> Problem | None:
     """Why the template cannot be tried at all, or None. Needs no device."""
     try:
         for workload in (*context.tuned, *context.held_out):
-            key = code_key(context.task, template, workload)
-            source = specialise(template, template.default_config, dict(key))
+            source = specialise(template, template.default_config, dict(code_key(context.task, template, workload)))
             geometry(template, template.default_config, workload)
             if (refused := refuse(source)) is not None:
                 return Problem("forbidden_source", refused.detail)
@@ -239,8 +320,7 @@ def _search_further(context: Context, plan: Plan) -> list[str]:
             template = without_wrong_rules(context, template, stage)
         if template.id in vetoed:
             continue
-        if node.round == 0:
-            _register(context, template, Branch(parent=LIBRARY, kind="template"), stage)
+        _register(context, template, Branch(parent=LIBRARY, kind="template"), stage)
         if template.id != node.id:
             # The searched template is another one than planned, and only its default is known to hold.
             seeds = ()
@@ -259,8 +339,7 @@ def _fallback_templates(context: Context, plan: Plan) -> list[str]:
     if node is None or not searches(context.settings):
         context.note("template", f"Round {plan.round} has no template to tune.", stage)
         return []
-    if node.round == 0:
-        _register(context, node.template, Branch(parent=LIBRARY, kind="template"), stage)
+    _register(context, node.template, Branch(parent=LIBRARY, kind="template"), stage)
     sentence = f"None of the templates planned for round {plan.round} can be used; {node.id} takes its place."
     context.note("template", sentence, stage)
     return [node.id]
@@ -350,10 +429,8 @@ def _settled(context: Context, draft: TemplateDraft, trials: Mapping[str, Evalua
 def _register(context: Context, template: Template, branch: Branch, stage: str, answers: int = 0) -> None:
     """Adds the template of a branch to the tree, once. answers: of the model, until it worked."""
     if template.id not in context.log.templates:
-        event = events.TemplateAdded(
-            template=template, parent=branch.parent, moves=branch.moves, answers=answers, made_by=branch.kind
-        )
-        context.journal.append(event, stage)
+        origin = {"parent": branch.parent, "moves": branch.moves, "made_by": branch.kind}
+        context.journal.append(events.TemplateAdded(template=template, answers=answers, **origin), stage)
 
 
 def _register_seeds(context: Context, template: str, seeds: Sequence[Config], stage: str) -> None:
@@ -364,9 +441,7 @@ def _register_seeds(context: Context, template: str, seeds: Sequence[Config], st
         context.journal.append(events.SeedsProposed(template=template, configs=tuple(new.values())), stage)
 
 
-def _give_up(
-    context: Context, draft: TemplateDraft, why: str, stage: str, failure: FailureKind | Literal[""] = ""
-) -> bool:
+def _give_up(context: Context, draft: TemplateDraft, why: str, stage: str, failure: str = "") -> bool:
     """Journals that a branch gets no template, and why; True. failure: the model's, where that is the reason."""
     branch = draft.branch
     event = events.BranchAbandoned(
@@ -382,3 +457,183 @@ def _give_up(
     context.once(events.BranchAbandoned, stage, lambda: event, **dict(event))
     context.note("template", f"Template {draft.number} of the round is given up: {why}", stage, failure)
     return True
+
+
+# The prompt
+
+_TRAITS = (
+    r"\b(?:__syncthreads|barrier|work_group_barrier)\s*\(",
+    r"\b__shared__\b|\b__local\b|\blocal\s+\w|\b__shfl|\bsub_group_",
+    r"\batom(?:ic)?[A-Z_]\w*\s*\(",
+    r"\b(?:for|while)\s*\(",
+    r"\b(?:native_|__|h|f)?(?:exp|log|sqrt|rsqrt|tanh|erf|sin|cos|pow)\w*\s*\(",
+)
+"""Patterns of barriers, shared memory, atomics, loops and functions beyond arithmetic in a source."""
+_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
+
+MAX_EXAMPLE = 12_000
+"""Most characters of a template that serves as the example, some 4,000 tokens: the example is most of a prompt."""
+
+
+def features(task: Task, backend: BackendName) -> tuple[float, ...]:
+    """The features of `task`, of similar weight: how often its source has each trait, up to twice; the logarithm of
+    elements written per element read, which is below 0 for a kernel that reduces."""
+    source = _COMMENT.sub(" ", task.sources(backend).baseline.template.source)
+    counts = {"in": 0, "out": 0, "inout": 0, "scalar": 0}
+    for argument in task.arguments:
+        counts[argument.role] += math.prod(task.shape_of(argument, task.workloads[0]))
+    read, written = counts["in"] + counts["inout"], counts["out"] + counts["inout"]
+    return (
+        *(min(2, len(re.findall(pattern, source))) for pattern in _TRAITS),
+        math.log(max(written, 1) / max(read, 1), 8),
+    )
+
+
+def example(task: Task, backend: BackendName) -> dict[str, Any] | None:
+    """The library's task nearest to `task`, of another name, and its template; among equals the first by name."""
+    own = features(task, backend)
+    others = [pair for pair in _library(backend) if pair[0].name != task.name]
+    if not others:
+        return None
+    shown, template = min(others, key=lambda pair: (math.dist(own, features(pair[0], backend)), pair[0].name))
+    return {"name": shown.name, "summary": shown.summary, "source": template.source, "choices": choices(template)}
+
+
+@cache
+def _library(backend: BackendName) -> tuple[tuple[Task, Template], ...]:
+    """Each task with its first template that is short enough."""
+    pairs = []
+    for task in map(read_task, library_tasks().values()):
+        templates = task.sources(backend).templates if backend in task.backends else ()
+        pairs += [(task, each) for each in templates if len(each.source) <= MAX_EXAMPLE][:1]
+    return tuple(pairs)
+
+
+_PARSER = Parser(Language(tree_sitter_cuda.language()))
+_SENTENCE = re.compile(r".+?\.(?= [A-Z]|$)|.+")
+
+
+@cache
+def interface(header: str) -> tuple[str, str]:
+    """What a header of the kit has, a sentence, and its declarations that comments document, without bodies, each below
+    the first sentence of its comment."""
+    source = kit()[header]
+    about = " ".join(re.findall(r"^// (.*)", source.partition("\n\n")[0], re.MULTILINE))
+    spaces = [node for node in _PARSER.parse(source.encode()).root_node.children if node.type == "namespace_definition"]
+    return _SENTENCE.findall(about)[0], "\n".join(line for one in spaces for line in _declared(one.children[-1]))
+
+
+def _declared(body: Node) -> Iterator[str]:
+    """The lines of the documented members of a namespace or struct: a comment is about what follows, up to a gap."""
+    comment, documented, end = list[str](), False, -1
+    for node in body.named_children:
+        text, follows = (node.text or b"").decode(), node.start_point[0] == end + 1
+        if node.type == "comment":
+            if node.start_point[0] > end:  # not behind a member
+                comment = [*(comment if follows else ()), text.removeprefix("// ")]
+        else:
+            documented = follows and (documented or bool(comment)) and not node.type.startswith("preproc")
+            if documented:
+                yield from (f"// {one}" for one in _SENTENCE.findall(" ".join(comment))[:1])
+                yield from _declaration(node)
+            comment = []
+        end = node.end_point[0] - (node.end_point[1] == 0)
+
+
+def _declaration(node: Node) -> Iterator[str]:
+    """The lines of a declaration, without bodies of functions and without undocumented members."""
+    text, members = node.text or b"", list[str]()
+    for body in reversed([*_bodies(node)]):
+        text = text[: body.start_byte - node.start_byte] + text[body.end_byte - node.start_byte :]
+        members += _declared(body) if body.type == "field_declaration_list" else ()
+    head = re.sub(r"__(?:device|forceinline)__ ", "", " ".join(text.decode().split())).rstrip(" ;")
+    yield head + (" {" if members else ";")
+    yield from (f"    {line}" for line in members)
+    yield from ["};"] * bool(members)
+
+
+def _bodies(node: Node) -> Iterator[Node]:
+    """Bodies and initialisers of functions, and of structs that have functions."""
+    initialises = node.type in ("compound_statement", "field_initializer_list")
+    if initialises or (node.type == "field_declaration_list" and b"(" in (node.text or b"")):
+        yield node
+    else:
+        for one in node.children:
+            yield from _bodies(one)
+
+
+MAX_DESCRIPTION = 300
+"""Characters of a kernel's own description in the history."""
+
+
+def template_messages(
+    context: Context, plan: Plan, branch: Branch, tree: Tree, objections: list[str]
+) -> tuple[Message, ...]:
+    """The prompt of one branch of a round, for a template or, in a rewrite, for a whole kernel."""
+    facts = run_facts(context, tree, {plan.bottleneck})
+    node, limits = tree.node(branch.parent), context.device.limits
+    parameters, anew = branch.kind != "rewrite", branch.kind in ("template", "rewrite")
+    # A template of this run shows the form of an answer, and also what matters for this task.
+    own = [each for each in tree.ranked if each.template.has_choices]
+    shown_by_parent = node is not None and node.template.has_choices
+    sibling = own[0] if parameters and own and not shown_by_parent else None
+    asked = {"task": facts["task"], "device": facts["device"], "parameters": parameters, "kind": branch.kind}
+    language = {"types": sorted(context.task.types), "functions": [f"{name}()" for name in FUNCTIONS]}
+    allowed = {"limits": limits, "headers": sorted(HEADERS), "folders": HEADER_FOLDERS}
+    system = partial(render, "template_system", **asked, **language, **allowed)
+    shown = example(context.task, limits.backend) if parameters and not shown_by_parent and not sibling else None
+    with_kit = shown is not None and context.settings.kit and limits.backend == "cuda"
+    user = render(
+        "template",
+        **facts,
+        # A branch that keeps the parent's organisation needs no facts about the machine.
+        parent=node_facts(context, node, source=True, machine=anew) if node is not None else None,
+        sibling=node_facts(context, sibling, source=True) if sibling is not None else None,
+        plan=plan,
+        branch=branch,
+        objections=objections,
+        parameters=parameters,
+        history=_history(tree, branch.parent) if anew else [],
+    )
+    return conversation(_with_kit(system, shown) if with_kit and shown else system(example=shown, kit=""), user)
+
+
+GENERAL = ("kit/vectors.cuh", "kit/views.cuh", "kit/reduce.cuh", "kit/rows.cuh", "kit/tiles.cuh")
+"""Headers of the kit that any kernel may need."""
+
+
+def _with_kit(system: Callable[..., str], shown: dict[str, Any]) -> str:
+    """The system's prompt with the kit in place of the example `shown`, and no longer: as far as there is room, headers
+    by their interfaces, those that the example includes before the general ones, and others by a line."""
+    # Without the blocks of the rules, which are for their templates alone.
+    headers = {name: interface(name) for name in kit() if "namespace kit" in kit()[name]}
+    room, known, made = len(system(example=shown, kit="")), dict[str, str](), ""
+    for name in ("", *dict.fromkeys([*_included(shown["source"]), *GENERAL])):
+        wider = known | ({name: headers[name][1]} if name else {})
+        others = {one: about for one, (about, _) in headers.items() if one not in wider}
+        text = system(example=None, kit=render("kit", shown=wider, others=others))
+        if not name or len(text) <= room:
+            known, made = wider, text
+    return made
+
+
+def _included(source: str) -> list[str]:
+    """The headers of the kit that a source includes, each behind those that it includes itself."""
+    names = re.findall(r'^#include "(kit/\w+\.cuh)"', source, re.MULTILINE)
+    return [one for name in names for one in (*_included(kit()[name]), name)]
+
+
+def _history(tree: Tree, parent: str) -> list[str]:
+    """The results of all other kernels and templates, a line each, so that none of them is written again."""
+    failures = {node.id: f"{REJECTED}, {node.rejected[0][1]}" for node in tree.nodes if node.rejected}
+    measured = [
+        f"round {node.round}, {node.made_by}: {' '.join(node.template.description.split())[:MAX_DESCRIPTION]}: "
+        + (f"{1 / node.best:.3f}x the baseline's speed" if node.best else failures.get(node.id, "not measured"))
+        for node in tree.nodes
+        if node.round and node.id != parent
+    ]
+    failed = [
+        f"round {each.round}, {each.made_by}: {'; '.join(each.moves)[:MAX_DESCRIPTION]}: {each.problem[:1500]}"
+        for each in tree.attempts
+    ]
+    return [scrubbed(line) for line in measured + failed]

@@ -15,15 +15,7 @@ from typing import Any
 from tunesmith.actors.judging.judge import CandidateVerdict
 from tunesmith.graph.context import Context, baseline_quantities, baseline_request
 from tunesmith.graph.journal import events
-from tunesmith.graph.journal.log import (
-    REPAIR,
-    RunLog,
-    VerifiedKernel,
-    objective,
-    quantities_of,
-    stage_of,
-    weighted_geomean,
-)
+from tunesmith.graph.journal.log import REPAIR, RunLog, VerifiedKernel, objective, stage_of, weighted_geomean
 from tunesmith.graph.models.calls import HOPELESS
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.roles.planner import broken_rule, plan_by_rules, searches
@@ -151,7 +143,7 @@ class _Test:
             each = share / (2 * (1 + len(entrants) + len(beside)))
             found = context.pool.compare(
                 baseline_request(context, [workload]),
-                requests_for(context, entrants, workload),
+                requests_for(context, entrants, [workload.name]),
                 workload.name,
                 seed=context.settings.seed + self.number * FRESH_SEED,
                 rounds=ROUNDS,
@@ -182,16 +174,11 @@ class _Test:
                 changed = [one for one in variations(template, tried.config, defect) if not has(one, defect)]
                 wanted += [events.Winner(template=name, config=one) for one in (*changed, template.default_config)]
         known, everywhere = {one.key for one in self.general}, (*context.tuned, *context.held_out)
-        wanted = [one for one in _distinct(wanted) if one.key not in known and not _broken(context, one, everywhere)]
+        wanted = [one for one in _distinct(wanted) if one.key not in known and not broken(context, one, everywhere)]
         found = {(one.template, config_key(one.config)): one for one in context.log.evaluations()}
-        requests = [
-            EvaluationRequest(number, context.template(one.template), one.config, tuple(context.tuned_names))
-            for number, one in enumerate(wanted)
-            if one.key not in found
-        ]
+        requests = requests_for(context, [one for one in wanted if one.key not in found], context.tuned_names)
         if requests:
-            about = f"measuring {len(requests)} configurations in place of rejected ones"
-            context.listener(Progress("test", about))
+            context.listener(Progress("test", f"measuring {len(requests)} configurations in place of rejected ones"))
         for made in measured(context, requests, self.stage + REPAIR):
             found[made.template, config_key(made.config)] = made
         out = disqualified(context)
@@ -200,12 +187,10 @@ class _Test:
         ]
 
 
-def requests_for(context: Context, entrants: Sequence[events.Winner], workload: Workload) -> list[EvaluationRequest]:
-    """Finalists as requests for the pool, numbered from 1."""
-    return [
-        EvaluationRequest(number, context.template(one.template), one.config, (workload.name,))
-        for number, one in enumerate(entrants, 1)
-    ]
+def requests_for(context: Context, entrants: Sequence[events.Winner], names: Sequence[str]) -> list[EvaluationRequest]:
+    """Finalists as requests for the pool on the workloads of these names, numbered from 1."""
+    pairs = [(context.template(one.template), one.config) for one in entrants]
+    return [EvaluationRequest(number, *pair, tuple(names)) for number, pair in enumerate(pairs, 1)]
 
 
 def finalist_results(entrants: Sequence[events.Winner], found: WorkloadComparison) -> tuple[events.FinalistResult, ...]:
@@ -240,29 +225,29 @@ def finalists(
         for one in context.log.evaluations()
         if one.failure is None and one.template not in vetoed and (one.template, config_key(one.config)) not in wrong
     ]
-    values = ((objective(one, names, baseline, weights, of), entrant) for entrant, one in right)
-    in_order = _best_first(((one.template in templates, value), one) for value, one in values if value is not None)
-    quantities = [(quantities_of(one, of), entrant) for entrant, one in right]
-    single = {name: _best_first((found[name], one) for found, one in quantities if name in found) for name in names}
-    serving = (one for one in in_order if one.key not in had and not _broken(context, one, context.held_out))
+
+    def in_order(workloads: Sequence[str], last: Collection[str] = ()) -> list[events.Winner]:
+        """The best first, each once, as several rounds may have measured it; `last` those of these templates."""
+        values = ((objective(one, workloads, baseline, weights, of), entrant) for entrant, one in right)
+        ranked = [(entrant.template in last, value, entrant) for value, entrant in values if value is not None]
+        return _distinct(entrant for *_, entrant in sorted(ranked, key=lambda one: one[:2]))
+
+    ranked = in_order(names, templates)
+    serving = (one for one in ranked if one.key not in had and not broken(context, one, context.held_out))
     general = list(islice(serving, context.settings.finalists))
-    if in_order and not general and not after:
-        reason = _broken(context, in_order[0], context.held_out)
+    if ranked and not general and not after:
+        reason = broken(context, ranked[0], context.held_out)
         sentence = (
             "No configuration that is right on all tuned workloads is also feasible on the held-out workloads, so "
             f"no general one was found. The best one: {reason} Relax the constraint, or measure more configurations."
         )
         context.note("test", sentence, "")
-    return general, {name: found[:FINALISTS_PER_SHAPE] for name, found in single.items()}
+    return general, {name: in_order([name])[:FINALISTS_PER_SHAPE] for name in names}
 
 
-def _broken(context: Context, one: events.Winner, workloads: Sequence[Workload]) -> str:
+def broken(context: Context, one: events.Winner, workloads: Sequence[Workload]) -> str:
+    """The rule that a configuration breaks on one of `workloads`, here or on the target; empty if none."""
     return broken_rule(context, context.template(one.template), one.config, workloads)
-
-
-def _best_first(found: Iterable[tuple[Any, events.Winner]]) -> list[events.Winner]:
-    """The finalists by their values, each once: several rounds may have measured it."""
-    return _distinct(entrant for _, entrant in sorted(found, key=lambda pair: pair[0]))
 
 
 def _distinct(entrants: Iterable[events.Winner]) -> list[events.Winner]:

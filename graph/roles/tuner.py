@@ -17,8 +17,7 @@ from collections.abc import Iterator, Sequence
 from tunesmith.graph.context import Context, baseline_quantities, baseline_seconds
 from tunesmith.graph.history import prior_of
 from tunesmith.graph.journal import events
-from tunesmith.graph.journal.log import failures_by_kind, observation, racing, stage_of, weighted_geomean
-from tunesmith.graph.journal.store import Entry
+from tunesmith.graph.journal.log import Entry, failures_by_kind, observation, racing, stage_of, weighted_geomean
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.roles.templater import trials_of
 from tunesmith.graph.roles.verdict import defects, has
@@ -69,11 +68,8 @@ def tune_round(state: State, context: Context) -> State | tuple[State, events.Se
     """The role "tune"."""
     plan = Plan.model_validate(state["plan"])
     # A model's kernel without parameters was measured in its trial; a kernel of the task was not.
-    templates = [
-        one
-        for one in state.get("templates", [])
-        if context.template(one).has_choices or not context.log.evaluations_of(one)
-    ]
+    chosen, log = state.get("templates", []), context.log
+    templates = [one for one in chosen if log.template(one).has_choices or not log.evaluations_of(one)]
     return ({}, _Round(context, plan, templates).run()) if templates else {}
 
 
@@ -121,15 +117,9 @@ class _Round:
             for limits in context.limits:
                 require_points(feasible(template, workloads, limits), template)
             require_points(space, template)
-        search = make_strategy(
-            context.settings.strategy,
-            space,
-            seed=context.settings.seed + self.plan.round,
-            budget=budget,
-            workers=workers,
-            seeds=self._seeds(template, space),
-            prior=prior_of(context.log, template, space),
-        )
+        first = {"seeds": self._seeds(template, space), "prior": prior_of(context.log, template, space)}
+        name, seed = context.settings.strategy, context.settings.seed + self.plan.round
+        search = make_strategy(name, space, seed=seed, budget=budget, workers=workers, **first)
         for entry in context.log.evaluations_of(template.id):
             evaluation = entry.event.evaluation
             known = set(self.plan.workloads) <= set(evaluation.outcomes) or evaluation.failure is not None
@@ -142,11 +132,8 @@ class _Round:
         that a role gave, with the reason."""
         log = self.context.log
         given = log.seeds(self.stage, template.id)
-        refused = tuple(
-            {"config": config, "why": reason.detail}
-            for config in given
-            if space.index(config) is None and (reason := space.reject(config)) is not None
-        )
+        reasons = [(config, space.reject(config)) for config in given if space.index(config) is None]
+        refused = tuple({"config": config, "why": reason.detail} for config, reason in reasons if reason is not None)
         if refused:
             event = events.SeedsRefused(template=template.id, refused=refused)
             self.context.once(events.SeedsRefused, self.stage, lambda: event, template=template.id)

@@ -106,7 +106,8 @@ def build_verdict(
     The general configuration is the finalist of `general` with the least weighted geometric mean of time over baseline
     on the tuned workloads that is right on every workload, also on held-out ones. With another objective, energy or its
     product with time replaces time. disqualified: finalists that win nothing, with reasons."""
-    of, met = context.settings.objective, {compared.workload: compared for compared in comparisons}
+    met = {compared.workload: compared for compared in comparisons}
+    of, weights = context.settings.objective, context.task.weights
     measured = {name: _figures(compared) for name, compared in met.items()}
     kinds: tuple[Objective, ...] = ("time", "energy", of)
     workloads = [workload for workload in (*context.tuned, *context.held_out) if workload.name in met]
@@ -122,9 +123,7 @@ def build_verdict(
             out.append(Disqualified(**dict(finalist), workload=where, why=why))
             continue
         here = {w.name: measured[w.name][key] for w in workloads if not w.held_out and key in measured[w.name]}
-        means[key] = {
-            one: _mean({name: at.quantity(one) for name, at in here.items()}, context.task.weights) for one in kinds
-        }
+        means[key] = {one: _mean({name: at.quantity(one) for name, at in here.items()}, weights) for one in kinds}
     # A finalist of unknown energy wins only where all energies are unknown; then the fastest does.
     best = min(means, key=lambda key: (*_least(means[key][of], means[key]["time"]), key), default=None)
     chosen = None if best is None else finalists[best]
@@ -233,9 +232,8 @@ def _row(
 ) -> WorkloadRow:
     """The results on one workload; which kernel serves it is not decided yet."""
     of, floor = context.settings.objective, context.floor(workload)
-    measured = {
-        key: found for key, found in figures.items() if not {(*key, workload.name), (*key, "")} & disqualified.keys()
-    }
+    out = {key for key in figures if {(*key, workload.name), (*key, "")} & disqualified.keys()}
+    measured = {key: found for key, found in figures.items() if key not in out}
     best = min(measured.values(), key=lambda one: _least(one.quantity(of), one.ratio), default=None)
     general = None if winner is None else measured.get(winner)
     mine, least = (None if one is None else one.quantity(of) for one in (general, best))

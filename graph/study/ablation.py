@@ -15,8 +15,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, get_args
 
-from tunesmith.graph.journal.log import begun, weighted_geomean
-from tunesmith.graph.journal.store import JournalError
+from tunesmith.graph.journal.log import JournalError, begun, weighted_geomean
 from tunesmith.graph.models.calls import Models, Waiting
 from tunesmith.graph.models.recorded import ANSWERS
 from tunesmith.graph.progress import Listener, Progress, silent
@@ -137,14 +136,8 @@ def _settings_of(task: str, name: str, repeat: int, calls: int | None, settings:
     named = name.rpartition("-")[0]
     arm = named.removesuffix(WITHOUT_KIT)
     # Without earlier results: repeats and arms would learn from each other. All take the same number of calls.
-    values = {
-        "least_gain": 0.0,
-        **settings,
-        "wisdom": False,
-        "arm": arm,
-        "kit": arm == named and settings.get("kit", True),
-        "seed": int(settings.get("seed", 0)) + repeat - 1,
-    }
+    values = {"least_gain": 0.0, **settings, "wisdom": False, "arm": arm}
+    values |= {"kit": arm == named and settings.get("kit", True), "seed": int(settings.get("seed", 0)) + repeat - 1}
     if arm == "rewrite":
         values["repairs"] = 0
     if arm != "template+search" and (arm != "tree" or values.get("planner") == "rules"):

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from tunesmith.actors.judging.task_check import check_reference
 from tunesmith.graph.journal.events import Evaluated, ExhaustStarted
-from tunesmith.graph.journal.log import RunLog
-from tunesmith.graph.journal.store import Journal, JournalError, remove_journal
+from tunesmith.graph.journal.log import Journal, JournalError, RunLog, remove_journal
 from tunesmith.graph.progress import Listener, Progress, silent
 from tunesmith.graph.run import hold_run
 from tunesmith.graph.settings import make_settings, require_writable_file
@@ -85,13 +85,9 @@ def exhaust(
         if (started := log.last(ExhaustStarted)) is None:
             journal.append(identity)
         elif started != identity:
-            theirs, ours = (
-                f"of template {one.template} on {one.workload}, {one.device}, with seed {one.seed}"
-                for one in (started, identity)
-            )
-            raise JournalError(
-                f"{folder} has measurements {theirs}, these would be {ours}: remove it or choose another --out."
-            )
+            named = "of template {0.template} on {0.workload}, {0.device}, with seed {0.seed}".format
+            differ = f"has measurements {named(started)}, these would be {named(identity)}"
+            raise JournalError(f"{folder} {differ}: remove it or choose another --out.")
         done = {event.number: event.evaluation for event in log.events(Evaluated)}
         order = np.random.default_rng(seed).permutation(total).tolist()
         points = (point for point in order if point not in done)
@@ -103,10 +99,8 @@ def exhaust(
                     done[request.number] = evaluation
                     listener(Progress("exhaust", done=len(done), budget=total))
         records = [_record(done[point]) for point in sorted(done)]
-        size = tuple(chosen.sizes.values())
-        count = write_cache(
-            out, template.parameters, records, device=device.name, kernel=loaded.name, problem_size=size
-        )
+        about: dict[str, Any] = {"kernel": loaded.name, "problem_size": tuple(chosen.sizes.values())}
+        count = write_cache(out, template.parameters, records, device=device.name, **about)
         journal.close()
         remove_journal(folder)
         with suppress(OSError):

@@ -60,4 +60,4 @@ def graph(
     from tunesmith.graph.build import draw
     from tunesmith.graph.settings import make_settings, read_settings
 
-    typer.echo(draw(None if settings is None else make_settings(task="any", **read_settings(settings)).roles))
+    typer.echo(draw(make_settings(task="any", **(read_settings(settings) if settings is not None else {})).roles))

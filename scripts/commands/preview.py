@@ -12,11 +12,11 @@ from tunesmith.actors.judging.task_check import check_task
 from tunesmith.cli.app import Backend, Json, Target, TaskArgument, echo
 from tunesmith.cli.tables import print_json, print_rows
 from tunesmith.graph.context import Context
-from tunesmith.graph.journal.store import Journal
+from tunesmith.graph.journal.log import Journal
 from tunesmith.graph.models.calls import Message
 from tunesmith.graph.prompts.facts import examine
-from tunesmith.graph.prompts.template_prompt import template_messages
 from tunesmith.graph.roles.planner import new_plan, plan_messages
+from tunesmith.graph.roles.templater import template_messages
 from tunesmith.graph.settings import make_settings
 from tunesmith.graph.setup import limits_for
 from tunesmith.graph.state import BASELINE, Branch

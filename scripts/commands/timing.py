@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from tunesmith.actors.judging.judge import compile_all, lock_of, reason_of
-from tunesmith.actors.judging.steps import require_prepared
+from tunesmith.actors.judging.judge import compile_all, lock_of, reason_of, require_prepared
 from tunesmith.actors.judging.task_check import check_reference, meant_for
 from tunesmith.actors.process import Isolated, preload
 from tunesmith.actors.workers import CompileWorker, DeviceWorker
@@ -18,8 +17,7 @@ from tunesmith.cli.app import Backend, Json, ReferenceDeadline, TaskArgument
 from tunesmith.cli.tables import percent, print_json, print_rows, short, speedup, us
 from tunesmith.graph.history import best_roofs
 from tunesmith.graph.journal.events import Compared, Winner
-from tunesmith.graph.journal.log import RunLog
-from tunesmith.graph.journal.store import Journal
+from tunesmith.graph.journal.log import Journal, RunLog
 from tunesmith.graph.settings import as_path
 from tunesmith.graph.setup import choose_device, pools
 from tunesmith.hw.errors import TunesmithError

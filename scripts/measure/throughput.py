@@ -16,23 +16,23 @@ import statistics
 import sys
 import tempfile
 import time
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tunesmith.actors.pool.pool import Pool
-from tunesmith.actors.pool.workers import WorkerSet
+from tunesmith.actors.pool import Pool, WorkerSet
 from tunesmith.actors.ray_cluster import cluster, total
 from tunesmith.actors.workers import Deadlines
 from tunesmith.cli.measure.runner import Record, execute, parser_of
 from tunesmith.graph.journal.events import Evaluated
-from tunesmith.graph.journal.store import Journal
+from tunesmith.graph.journal.log import Journal
 from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import DeviceInfo, probe
 from tunesmith.kernels.build.artifact import ArtifactCache, EvaluationRequest
 from tunesmith.kernels.outcome import Evaluation, Measured, describe
@@ -78,25 +78,11 @@ _KILLER_BODY = """
 """
 
 
-@dataclass(frozen=True)
-class Place:
-    """The task, the device and the workload of a measurement."""
-
-    task: Task
-    device: DeviceInfo
-    workload: str
-    long: int
-    seed: int
-
-    @property
-    def template(self) -> Template:
-        return self.task.sources(self.device.backend).templates[0]
-
-    def configs(self, template: Template, count: int) -> list[Config]:
-        """At most `count` feasible configurations, all different, drawn from the seed."""
-        space = feasible(template, [self.task.workload(self.workload)], self.device.limits)
-        order = np.random.default_rng(self.seed).permutation(len(space))[:count]
-        return [space.config(int(point)) for point in order]
+def drawn(task: Task, template: Template, limits: DeviceLimits, count: int, seed: int) -> list[Config]:
+    """At most `count` feasible configurations, all different."""
+    space = feasible(template, task.workloads, limits)
+    order = np.random.default_rng(seed).permutation(len(space))[:count]
+    return [space.config(int(point)) for point in order]
 
 
 def small(template: Template) -> Template:
@@ -128,29 +114,28 @@ def planted(configs: Sequence[Config], share: float, seed: int) -> list[Config]:
     return [{**config, KILLER: killers.get(number, 0)} for number, config in enumerate(configs)]
 
 
-def find_place(long: int, seed: int) -> Place:
-    task, devices = load_task("silu_and_mul"), probe().devices
-    device = min(devices, key=lambda one: (one.backend != "cuda", one.limits.kind != "gpu"))
-    if device.backend == "cuda":
-        return Place(task, device, "512x11008", long or 1500, seed)
-    workload = next(one.name for one in task.workloads if device.limits.kind in one.devices)
-    return Place(task, device, workload, long or 24, seed)
+def task_for(device: DeviceInfo) -> Task:
+    """The task, with one workload."""
+    task = load_task("silu_and_mul")
+    name = next(one.name for one in task.workloads if device.limits.kind in one.devices)
+    workload = task.workload("512x11008" if device.backend == "cuda" else name)
+    return task.model_copy(update={"workloads": (workload,)})
 
 
 @contextmanager
 def ready_pool(
-    place: Place, lanes: int, compilers: int, folder: str | None = None, **more: Any
+    task: Task, device: DeviceInfo, options: Namespace, lanes: int, folder: str | None = None, **more: Any
 ) -> Iterator[tuple[Pool, float]]:
     """A pool with its cache in `folder`, or with a cold one, and the seconds until all its workers were ready."""
-    gpu = place.device.backend == "cuda"
+    gpu = device.backend == "cuda"
     workers = WorkerSet(
-        place.task,
-        place.device.limits,
-        place.device.index,
+        task,
+        device.limits,
+        device.index,
         lanes=lanes if gpu else 1,
-        compilers=(compilers or max(1, (os.cpu_count() or 1) - 1 - lanes)) if gpu else 1,
-        seed=place.seed,
-        workloads=[place.workload],
+        compilers=(options.compilers or max(1, (os.cpu_count() or 1) - 1 - lanes)) if gpu else 1,
+        seed=options.seed,
+        workloads=[one.name for one in task.workloads],
         say=lambda sentence: print(sentence, file=sys.stderr, flush=True),
         **more,
     )
@@ -162,13 +147,14 @@ def ready_pool(
 
 
 def stretch(
-    name: str, pool: Pool, place: Place, template: Template, configs: Sequence[Config]
+    name: str, pool: Pool, template: Template, configs: Sequence[Config]
 ) -> tuple[dict[str, Any], list[Evaluation]]:
     """All of `configs`, each journalled when it ends, as a run does: the figures, printed under `name`, and the
     evaluations. Seconds and shares are of the workers' time between the first and the last."""
     kinds, found = {"lanes": pool.workers.lanes, "compilers": pool.workers.compilers}, dict[int, Evaluation]()
     before = {kind: sum(worker.busy_seconds for worker in workers) for kind, workers in kinds.items()}
-    requests = [EvaluationRequest(at, template, one, (place.workload,)) for at, one in enumerate(configs)]
+    names = tuple(one.name for one in pool.task.workloads)
+    requests = [EvaluationRequest(at, template, one, names) for at, one in enumerate(configs)]
     with tempfile.TemporaryDirectory() as folder, Journal(Path(folder), create=True) as journal:
         started = time.monotonic()
         for request, evaluation in pool.evaluate(requests):
@@ -197,51 +183,54 @@ def stretch(
     return figures, evaluations
 
 
-def measure_single(place: Place, compilers: int) -> dict[str, Any]:
+def measure_single(task: Task, device: DeviceInfo, options: Namespace) -> dict[str, Any]:
     """One lane: cold, warm (in new processes), and a long stretch of the whole space on a cold cache."""
     result: dict[str, Any] = {}
-    template = small(place.template)
-    configs, long = place.configs(template, 10_000), place.configs(place.template, place.long)
+    whole = task.sources(device.backend).templates[0]
+    template = small(whole)
+    configs = drawn(task, template, device.limits, 10_000, options.seed)
+    long = drawn(task, whole, device.limits, options.long, options.seed)
     with tempfile.TemporaryDirectory() as folder, cluster():
         for name in ("cold", "warm"):
-            with ready_pool(place, 1, compilers, folder) as (pool, seconds):
-                result[name] = stretch(name, pool, place, template, configs)[0] | {"workers_seconds": seconds}
+            with ready_pool(task, device, options, 1, folder) as (pool, seconds):
+                result[name] = stretch(name, pool, template, configs)[0] | {"workers_seconds": seconds}
                 if name == "warm":
-                    result["long"], _ = stretch("long", pool, place, place.template, long)
+                    result["long"], _ = stretch("long", pool, whole, long)
     return result
 
 
-def measure_gpus(place: Place, most: int, compilers: int) -> dict[str, Any]:
+def measure_gpus(task: Task, device: DeviceInfo, options: Namespace) -> dict[str, Any]:
     """The long stretch on 1, 2, 4 ... lanes, on a cold cache and on a warm one, where compiling does not count."""
     steps: list[dict[str, Any]] = []
-    configs = place.configs(place.template, place.long)
+    template, most = task.sources(device.backend).templates[0], options.gpus
+    configs = drawn(task, template, device.limits, options.long, options.seed)
     with cluster():
         for lanes in sorted({*(2**power for power in range(8) if 2**power < most), most}):
-            with ready_pool(place, lanes, compilers) as (pool, seconds):
+            with ready_pool(task, device, options, lanes) as (pool, seconds):
                 step: dict[str, Any] = {"lanes": lanes, "workers_seconds": seconds}
                 for name in ("cold", "warm"):
-                    step[name], _ = stretch(f"{lanes} {name}", pool, place, place.template, configs)
+                    step[name], _ = stretch(f"{lanes} {name}", pool, template, configs)
                     first = steps[0] if steps else step
                     step[name]["of_linear"] = round(step[name]["rate"] / first[name]["rate"] / lanes, 3)
                 steps.append(step)
         return {"gpus_in_cluster": int(total("GPU")), "steps": steps}
 
 
-def measure_killers(place: Place, compilers: int) -> dict[str, Any]:
+def measure_killers(task: Task, device: DeviceInfo, options: Namespace) -> dict[str, Any]:
     """500 points with planted killers against the same without, each in a fresh pool on a cold cache."""
-    if place.device.backend != "cuda":
+    if device.backend != "cuda":
         raise TunesmithError("--killers: they are written in CUDA; leave it out, or run it on an NVIDIA GPU.")
-    template, deadlines = with_killers(place.template), Deadlines(run=4.0)
-    plain = place.configs(place.template, 500)
-    points = {"without": [{**one, KILLER: 0} for one in plain], "with": planted(plain, 0.05, place.seed)}
+    healthy, deadlines = task.sources(device.backend).templates[0], Deadlines(run=4.0)
+    template, plain = with_killers(healthy), drawn(task, healthy, device.limits, 500, options.seed)
+    points = {"without": [{**one, KILLER: 0} for one in plain], "with": planted(plain, 0.05, options.seed)}
     runs: dict[str, tuple[dict[str, Any], list[Evaluation]]] = {}
     with cluster():
         for name, configs in points.items():
-            with ready_pool(place, 1, compilers, deadlines=deadlines) as (pool, _):
-                runs[name] = stretch(name, pool, place, template, configs)
+            with ready_pool(task, device, options, 1, deadlines=deadlines) as (pool, _):
+                runs[name] = stretch(name, pool, template, configs)
     wrong, kinds = [], Counter[str]()
     for config, evaluation in zip(points["with"], runs["with"][1], strict=True):
-        outcome = evaluation.outcomes[place.workload]
+        (outcome,) = evaluation.outcomes.values()
         what, right = KILLERS.get(int(config[KILLER]), ("healthy", ("measured",)))
         kinds[f"{what}: {outcome.kind}"] += 1
         if outcome.kind not in right:
@@ -263,14 +252,15 @@ def main() -> int:
     parser.add_argument("--long", type=int, default=0, help="points of the longer stretch")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    place = find_place(options.long, options.seed)
-    record = Record(options, place.device)
+    device = min(probe().devices, key=lambda one: (one.backend != "cuda", one.limits.kind != "gpu"))
+    options.long = options.long or (1500 if device.backend == "cuda" else 24)
+    task, record = task_for(device), Record(options, device)
     if options.gpus:
-        record.write(gpus=measure_gpus(place, options.gpus, options.compilers))
+        record.write(gpus=measure_gpus(task, device, options))
     if options.killers:
-        record.write(killers=measure_killers(place, options.compilers))
+        record.write(killers=measure_killers(task, device, options))
     if not (options.gpus or options.killers):
-        record.write(single=measure_single(place, options.compilers))
+        record.write(single=measure_single(task, device, options))
     print(record.path.read_text(encoding="utf-8"))
     return 0
 

@@ -28,8 +28,7 @@ from tunesmith.actors.workers import CompileWorker
 from tunesmith.cli.measure.runner import Record, add_shares, execute, parser_of
 from tunesmith.graph import tune
 from tunesmith.graph.journal.events import Evaluated, Event
-from tunesmith.graph.journal.log import RunLog
-from tunesmith.graph.journal.store import Journal
+from tunesmith.graph.journal.log import Journal, RunLog
 from tunesmith.graph.setup import limits_for
 from tunesmith.graph.study.exhaust import exhaust
 from tunesmith.hw.errors import TunesmithError

@@ -28,8 +28,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from typing import Any
 
-from tunesmith.actors.judging.judge import CHECK_SECONDS
-from tunesmith.actors.judging.steps import process_count
+from tunesmith.actors.judging.judge import CHECK_SECONDS, process_count
 from tunesmith.actors.workers import Deadlines
 from tunesmith.cli.measure.runner import Record, execute, module_of_tests, parser_of
 from tunesmith.hw.device_lock import FOLDER_VARIABLE

@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tunesmith.actors.pool.pool import Pool
-from tunesmith.actors.pool.workers import WorkerSet
+from tunesmith.actors.pool import Pool, WorkerSet
 from tunesmith.actors.process import pack, unpack
 from tunesmith.actors.workers import Deadlines, LaneReady
 from tunesmith.hw.roofline import Roofline

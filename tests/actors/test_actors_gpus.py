@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pretence import LIMITS, TASK, TEMPLATE, WORKLOAD, all_measured, drain, make_pool, pretending, requests, run
 
-from tunesmith.actors.pool.pool import ROOF_EXCLUDE_DEVIATION, deviation, typical
+from tunesmith.actors.pool import ROOF_EXCLUDE_DEVIATION, deviation, typical
 from tunesmith.actors.ray_cluster import cluster, cpu_share, survey, total
 from tunesmith.actors.workers import Deadlines
 from tunesmith.graph.journal.events import Evaluated
-from tunesmith.graph.journal.store import Journal, JournalError
+from tunesmith.graph.journal.log import Journal, JournalError
 from tunesmith.graph.setup import choose_device
 from tunesmith.hw.device_lock import Holder
 from tunesmith.hw.errors import NoDevice, TunesmithError
@@ -158,11 +158,11 @@ def test_who_ended_a_comparison_is_found_out_and_costs_no_other_anything() -> No
 
 @pytest.mark.slow
 def test_a_tuning_that_waits_for_a_gpu_says_who_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tunesmith.actors.pool.workers.REPORT_AFTER_SECONDS", 0.5)
+    monkeypatch.setattr("tunesmith.actors.pool.REPORT_AFTER_SECONDS", 0.5)
     other = Holder(28171, "gpu-1", "tunesmith tune gemm")
     said: list[str] = []
     with monkeypatch.context() as elsewhere:
-        elsewhere.setattr("tunesmith.actors.pool.workers.this_process", lambda: other)
+        elsewhere.setattr("tunesmith.actors.pool.this_process", lambda: other)
         first = make_pool(3)
     with first:
         run(first, 3)
@@ -265,7 +265,7 @@ def test_a_lost_node_loses_nothing(two_nodes: Any) -> None:
 @pytest.mark.slow
 def test_a_lost_node_that_does_not_come_back_is_a_sentence(two_nodes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster, node = two_nodes
-    monkeypatch.setattr("tunesmith.actors.pool.workers.NO_DEVICE_SECONDS", 5.0)
+    monkeypatch.setattr("tunesmith.actors.pool.NO_DEVICE_SECONDS", 5.0)
     with (
         make_pool(compilers=2, visit_seconds=0.02) as pool,
         pytest.raises(TunesmithError, match=r"has no GPU any more: .* `tunesmith resume`\.$"),
@@ -354,7 +354,7 @@ def test_what_no_compiler_survives_is_not_compiled_for_each(pretence: Any, outco
 
 
 def test_a_search_does_not_wait_for_what_compiles_far_longer_than_usual(ray_cluster: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr("tunesmith.actors.pool.pool.MIN_COMPILE_SECONDS", 1.0)
+    monkeypatch.setattr("tunesmith.actors.pool.MIN_COMPILE_SECONDS", 1.0)
     # It begins before anything is known of what is usual.
     one = requests(1)[0]
     source = specialise(TEMPLATE, one.config, dict(code_key(TASK, TEMPLATE, TASK.workload(WORKLOAD[0]))))

@@ -14,9 +14,8 @@ from unittest import mock
 import pytest
 
 from tunesmith.actors.judging import judge as judging
-from tunesmith.actors.judging.judge import CandidateVerdict, JudgeOptions, judge, reason_of
-from tunesmith.actors.judging.steps import Findings, HeldDevice, StepRunner, run_steps
-from tunesmith.actors.pool.workers import DEVICE_BUSY, PROCESS_GONE, Lane
+from tunesmith.actors.judging.judge import CandidateVerdict, Findings, HeldDevice, JudgeOptions, StepRunner, judge
+from tunesmith.actors.pool import DEVICE_BUSY, PROCESS_GONE, Lane
 from tunesmith.actors.process import unpack
 from tunesmith.actors.workers import Deadlines, LaneReady
 from tunesmith.hw import device_lock as exclusive
@@ -50,7 +49,7 @@ def test_an_outcome_has_a_reason() -> None:
         (TimedOut("run", 6.0), "timed_out"),
         (Crashed("run", "it is gone"), "crashed"),
     ):
-        assert reason_of(outcome) == reason
+        assert judging.reason_of(outcome) == reason
 
 
 @pytest.fixture(scope="module")
@@ -228,8 +227,8 @@ def run(
     done, findings, source = dict[int, int](), Findings(KERNELS, budget), mock.MagicMock()
     runners = [] if runners is None else runners
     runners += [PretendedRunner(number, done) for number in range(count)]
-    with mock.patch("tunesmith.actors.judging.steps.excluded", return_value=None):
-        run_steps(runners, steps, 10.0, findings, source)
+    with mock.patch("tunesmith.actors.judging.judge.excluded", return_value=None):
+        judging.run_steps(runners, steps, 10.0, findings, source)
     released = [place for ((place,), _) in source.return_value.__enter__.return_value.release.call_args_list]
     assert sorted(released) == sorted(done)
     return findings, done

@@ -13,8 +13,7 @@ import pytest
 import ray
 from pretence import LIMITS, TASK, drain, run
 
-from tunesmith.actors.pool.pool import Pool
-from tunesmith.actors.pool.workers import ActorHandle, WorkerSet
+from tunesmith.actors.pool import ActorHandle, Pool, WorkerSet
 from tunesmith.actors.workers import Deadlines, LaneReady
 from tunesmith.hw.device_lock import DeviceLock
 from tunesmith.hw.errors import NoDevice, OutOfTime, TunesmithError
@@ -52,7 +51,7 @@ def request(task: Task, trouble: int, number: int | None = None, group: int = 16
 
 def test_waiting_for_a_device_ends_with_the_time(task: Task, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process, for which this one stands, holds it from the beginning, and again when a lane is ready."""
-    for name in ("workers.REPORT_AFTER_SECONDS", "workers.REPORT_EVERY_SECONDS", "pool.REPORT_AFTER_SECONDS"):
+    for name in ("REPORT_AFTER_SECONDS", "REPORT_EVERY_SECONDS"):
         monkeypatch.setattr(f"tunesmith.actors.pool.{name}", 0.2)
     left = [math.inf]
     with make_pool(task, device, seconds_left=lambda: left[0]) as pool:

@@ -14,7 +14,7 @@ import pytest
 from simulated_pool import ended_run
 
 from tunesmith.cli.commands.timing import moved
-from tunesmith.graph.journal.store import JournalError
+from tunesmith.graph.journal.log import JournalError
 from tunesmith.graph.results import summary as results
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.measure.timing import Comparison

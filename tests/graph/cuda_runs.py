@@ -12,7 +12,7 @@ import pytest
 
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal import events
-from tunesmith.graph.journal.store import Journal
+from tunesmith.graph.journal.log import Journal
 from tunesmith.graph.results.best import export_best
 from tunesmith.graph.results.exports import Package
 from tunesmith.graph.roles.verdict import build_verdict

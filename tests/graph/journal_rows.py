@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 import pytest
 
 from tunesmith.graph.journal.events import Event
-from tunesmith.graph.journal.log import RunLog
-from tunesmith.graph.journal.store import Journal
+from tunesmith.graph.journal.log import Journal, RunLog
 
 T = TypeVar("T", bound=Event)
 

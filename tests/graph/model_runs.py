@@ -15,7 +15,7 @@ from simulated_pool import SimulatedPool
 from tunesmith.graph import resume, tune
 from tunesmith.graph.journal.events import Planned
 from tunesmith.graph.models.calls import ModelCall, ModelFailed, Reply
-from tunesmith.graph.prompts.answers import RewriteAnswer
+from tunesmith.graph.roles.templater import RewriteAnswer
 from tunesmith.graph.run import RunResult
 from tunesmith.graph.state import Plan
 from tunesmith.kernels.build.artifact import EvaluationRequest

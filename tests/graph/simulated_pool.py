@@ -148,7 +148,7 @@ def simulate_device(monkeypatch: pytest.MonkeyPatch, pool: type[SimulatedPool] =
 
     monkeypatch.setattr("tunesmith.actors.ray_cluster.cluster", no_cluster)
     monkeypatch.setattr("tunesmith.actors.ray_cluster.total", {"CPU": 2, "GPU": 0}.get)
-    monkeypatch.setattr("tunesmith.actors.pool.pool.Pool", pool)
+    monkeypatch.setattr("tunesmith.actors.pool.Pool", pool)
     monkeypatch.setattr("tunesmith.graph.run._commit", commit_of)
     for look in (check_reference, require_signatures):
         monkeypatch.setattr(f"tunesmith.graph.run.{look.__name__}", once(look))

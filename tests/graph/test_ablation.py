@@ -11,7 +11,7 @@ from model_runs import RAW, SOURCE, Script, Scripted, branch, explain, plan, rew
 
 from tunesmith.cli.commands.studies import print_ablation
 from tunesmith.graph.models.calls import ModelCall, ModelFailed, Waiting
-from tunesmith.graph.prompts.answers import RewriteAnswer
+from tunesmith.graph.roles.templater import RewriteAnswer
 from tunesmith.graph.study.ablation import Repeat, ablate, compare
 from tunesmith.hw.errors import TunesmithError
 

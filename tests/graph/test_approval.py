@@ -13,7 +13,7 @@ from model_runs import LIBRARY, branch, explain, go_on, keys, plan, run, templat
 from tunesmith.cli.live import ask_on
 from tunesmith.graph import resume, tune
 from tunesmith.graph.journal.events import Event
-from tunesmith.graph.journal.store import Journal
+from tunesmith.graph.journal.log import Journal
 from tunesmith.graph.models.calls import ModelCall, Waiting
 from tunesmith.graph.progress import silent
 from tunesmith.hw.errors import TunesmithError

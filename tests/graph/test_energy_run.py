@@ -18,8 +18,7 @@ from tunesmith.cli.measure import library
 from tunesmith.cli.tables import print_summary
 from tunesmith.graph.context import COUNTER_SECONDS, Context
 from tunesmith.graph.journal.events import Compared, Evaluated
-from tunesmith.graph.journal.log import quantities_of
-from tunesmith.graph.journal.store import Journal
+from tunesmith.graph.journal.log import Journal, quantities_of
 from tunesmith.graph.settings import make_settings
 from tunesmith.graph.setup import require_energy
 from tunesmith.hw.errors import TunesmithError
@@ -62,7 +61,7 @@ POOL = EnergyPool
 
 @pytest.fixture
 def energy_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tunesmith.graph.run.require_energy", lambda device, settings: None)
+    monkeypatch.setattr("tunesmith.graph.setup.require_energy", lambda device, settings: None)
 
 
 @pytest.mark.parametrize(("objective", "items"), [("time", 16), ("energy", 1), ("edp", 4)])
@@ -104,7 +103,7 @@ def test_without_a_gain_the_baseline_is_kept_and_without_energy_told(tmp_path: P
     summary = run(tmp_path / "run", objective="energy").summary
     assert summary.sentence.startswith("No reliable gain: keep the baseline. Measured 1.00 times its energy")
     assert summary.dispatch == () and summary.dispatching is not None and summary.dispatching.lines == ("baseline",)
-    monkeypatch.setattr("tunesmith.actors.pool.pool.Pool", SimulatedPool)
+    monkeypatch.setattr("tunesmith.actors.pool.Pool", SimulatedPool)
     with pytest.raises(TunesmithError, match=r"The energy of the baseline could not be measured on .*--objective time"):
         run(tmp_path / "without", objective="energy")
 
@@ -171,7 +170,7 @@ class OpponentPool(SimulatedPool):
 def task(monkeypatch: pytest.MonkeyPatch) -> Task:
     """With two opponents, tuned on an OpponentPool."""
     OpponentPool.asked.clear()
-    monkeypatch.setattr("tunesmith.actors.pool.pool.Pool", OpponentPool)
+    monkeypatch.setattr("tunesmith.actors.pool.Pool", OpponentPool)
     made = {"source": "def f(): pass", "function": "f", "framework": "numpy"}
     others = (
         FunctionOpponent(name="near", label="eager", **made),

@@ -24,8 +24,7 @@ from simulated_pool import SCALE_ADD
 from tunesmith.graph import resume
 from tunesmith.graph.history import ResultsStore, read_prior
 from tunesmith.graph.journal.events import Asked, Compared, Evaluated, Event, Explained, FinalistResult
-from tunesmith.graph.journal.log import RunLog
-from tunesmith.graph.journal.store import FORMAT, Journal, JournalError
+from tunesmith.graph.journal.log import FORMAT, Journal, JournalError, RunLog
 from tunesmith.graph.results.exports import read_results
 from tunesmith.graph.results.summary import Summary, compare_runs, read_summary, summary_schema, write_csv
 from tunesmith.graph.run import origin_of
@@ -39,7 +38,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from tunesmith.graph.journal.events import Asked
-from tunesmith.graph.journal.store import Journal
+from tunesmith.graph.journal.log import Journal
 journal = Journal(Path(sys.argv[1]), create=True)
 for number in range(10**9):
     journal.append(Asked(number=number, template="x" * 300, config={}), "round-1")

@@ -21,7 +21,7 @@ from simulated_pool import SCALE_ADD, SimulatedPool, tuned
 
 from tunesmith.graph import resume
 from tunesmith.graph.journal.events import Event, RunStarted
-from tunesmith.graph.journal.store import Journal, JournalError
+from tunesmith.graph.journal.log import Journal, JournalError
 from tunesmith.graph.models.calls import ModelCall
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.results.report import render_markdown
@@ -151,7 +151,7 @@ def test_a_small_space_ends_and_is_shown_again_without_work(tmp_path: Path, simu
     assert first.summary["failures"] == {"compile_failed": 7} and first.summary["general"]["config"]["GROUP"] != 1
     assert [one.budget for one in shown if one.phase == "tune"][-1] == 28
     events = len(rows(tmp_path / "run"))
-    monkeypatch.setattr("tunesmith.actors.pool.pool.Pool", None)
+    monkeypatch.setattr("tunesmith.actors.pool.Pool", None)
     shown.clear()
     again = resume(tmp_path / "run", listener=shown.append)
     assert len(simulation) == 28 and len(rows(tmp_path / "run")) == events

@@ -31,8 +31,7 @@ from tunesmith.graph.journal.events import (
     TemplateResults,
     TemplateVetoed,
 )
-from tunesmith.graph.journal.log import RunLog
-from tunesmith.graph.journal.store import Journal, JournalError
+from tunesmith.graph.journal.log import Journal, JournalError, RunLog
 from tunesmith.graph.settings import make_settings
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.probe import Inventory

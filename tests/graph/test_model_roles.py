@@ -12,9 +12,8 @@ from model_runs import DATA, LIBRARY, SOURCE, branch, explain, keys, plan, run, 
 
 from tunesmith.graph.context import Context
 from tunesmith.graph.models.calls import ModelCall, ModelFailed, Waiting
-from tunesmith.graph.prompts.answers import TemplateAnswer
 from tunesmith.graph.results.summary import read_summary
-from tunesmith.graph.roles.templater import Problem, problem_of, read_answer
+from tunesmith.graph.roles.templater import Problem, TemplateAnswer, problem_of, read_answer
 from tunesmith.kernels.outcome import CompileFailed, Evaluation
 from tunesmith.kernels.spec.task import TaskError
 from tunesmith.kernels.spec.taskfile import load_task

@@ -18,12 +18,12 @@ from tunesmith.cli.main import app
 from tunesmith.graph import prompts, tune
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import EvidenceKept
-from tunesmith.graph.journal.store import Journal
+from tunesmith.graph.journal.log import Journal
 from tunesmith.graph.prompts import fenced, render, scrubbed
-from tunesmith.graph.prompts.answers import PlanAnswer, RewriteAnswer, TemplateAnswer, template_of
 from tunesmith.graph.prompts.facts import choices, examine, signature, task_facts
-from tunesmith.graph.prompts.template_prompt import MAX_EXAMPLE, example, interface, template_messages
-from tunesmith.graph.roles.planner import plan_messages
+from tunesmith.graph.roles import templater
+from tunesmith.graph.roles.planner import PlanAnswer, plan_messages
+from tunesmith.graph.roles.templater import RewriteAnswer, TemplateAnswer, interface, template_messages, template_of
 from tunesmith.graph.settings import make_settings
 from tunesmith.graph.state import Branch, Plan
 from tunesmith.hw.device_lock import DeviceLock
@@ -175,8 +175,8 @@ def test_declarations_of_a_header_are_what_it_documents() -> None:
 def test_the_example_does_what_the_kernel_does_and_is_never_the_task_itself() -> None:
     likes = {"gemv": "gemv_int4", "layernorm": "fused_add_rmsnorm", "cumsum": "quantize_per_token"}
     for name, like in (likes | {"silu_and_mul": "merge_attn_states"}).items():
-        found = example(load_task(str(RAW / name) if (RAW / name).exists() else name), "cuda")
-        assert found is not None and found["name"] == like and len(found["source"]) <= MAX_EXAMPLE
+        found = templater.example(load_task(str(RAW / name) if (RAW / name).exists() else name), "cuda")
+        assert found is not None and found["name"] == like and len(found["source"]) <= templater.MAX_EXAMPLE
 
 
 def test_facts_name_every_argument_as_the_harness_passes_it(context: Any) -> None:

@@ -13,8 +13,7 @@ import pytest
 from simulated_pool import ended_run
 
 from tunesmith.graph.journal.events import Evaluated, Figures, OpponentRow
-from tunesmith.graph.journal.log import RunLog
-from tunesmith.graph.journal.store import Journal
+from tunesmith.graph.journal.log import Journal, RunLog
 from tunesmith.graph.results import report
 from tunesmith.graph.results.report import effect_charts, render_markdown, render_report, search_charts
 from tunesmith.graph.results.summary import Summary, read_summary

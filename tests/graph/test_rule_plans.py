@@ -17,11 +17,10 @@ from simulated_pool import SCALE_ADD, SimulatedPool, add_templates, add_workload
 
 from tunesmith.graph import resume
 from tunesmith.graph.journal.events import BranchAbandoned, Evaluated, Noted, TemplateAdded
-from tunesmith.graph.journal.log import Node, RunLog, Tree
-from tunesmith.graph.journal.store import Journal
+from tunesmith.graph.journal.log import Journal, Node, RunLog, Tree
 from tunesmith.graph.models.calls import ModelCall, ModelFailed, Waiting
-from tunesmith.graph.prompts.answers import RewriteAnswer
 from tunesmith.graph.roles.planner import branch_problems, options_of
+from tunesmith.graph.roles.templater import RewriteAnswer
 from tunesmith.graph.roles.tuner import ask_order, max_evaluations
 from tunesmith.graph.run import RunResult
 from tunesmith.graph.state import Branch

@@ -11,7 +11,7 @@ import pytest
 from fake_openai import FakeOpenAI
 from opened_models import KEY, Opened
 
-from tunesmith.graph.journal.store import Journal
+from tunesmith.graph.journal.log import Journal
 from tunesmith.graph.models.opening import open_models
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.settings import make_settings

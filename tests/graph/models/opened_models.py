@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from tunesmith.graph.journal.events import Event, ModelsUsage
-from tunesmith.graph.journal.store import Journal
+from tunesmith.graph.journal.log import Journal
 from tunesmith.graph.models.calls import Message, ModelCall, ModelFailed, Models, Reply
 from tunesmith.graph.models.opening import models_summary
 from tunesmith.graph.settings import Settings

@@ -19,7 +19,8 @@ from pydantic import BaseModel
 from tunesmith.graph.models import recorded
 from tunesmith.graph.models.calls import Completion, ModelFailed, Waiting, read_answer
 from tunesmith.graph.models.recorded import BatchModels, read_answers
-from tunesmith.graph.prompts.answers import PlanAnswer, TemplateAnswer
+from tunesmith.graph.roles.planner import PlanAnswer
+from tunesmith.graph.roles.templater import TemplateAnswer
 from tunesmith.graph.settings import Method
 from tunesmith.hw.errors import TunesmithError
 

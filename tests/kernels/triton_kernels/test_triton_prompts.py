@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 from written import KERNEL, triton_task
 
 from tunesmith.cli.main import app
-from tunesmith.graph.prompts.answers import TemplateAnswer, template_of
+from tunesmith.graph.roles.templater import TemplateAnswer, template_of
 from tunesmith.kernels.build.source import code_key, specialise
 from tunesmith.kernels.reader.signature import require_signature
 

@@ -6,30 +6,38 @@ evaluation and of no other: a worker that dies or overruns its deadline is repla
 Measuring roofs, comparing finalists with the baseline and full verdicts have the pool for themselves: one call at a
 time on an idle worker, whose death or overrun comes back as an outcome.
 
-Artifacts pass through this process, because the cache on disk is its own: nodes come and go, and a second run finds all
-in one place. (Ray would keep results this small here anyway, with their owner.)
+Workers are Ray actors that compile, or that keep a device's place while processes that may die use it. Artifacts pass
+through this process, because the cache on disk is its own: nodes come and go, and a second run finds all in one place.
+(Ray would keep results this small here anyway, with their owner.)
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import math
 import statistics
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import ray
-from ray.exceptions import RayTaskError
+from ray import exceptions as ray_errors
 from ray.util.metrics import Counter, Gauge
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from tunesmith.actors.judging.judge import CandidateVerdict, Question
-from tunesmith.actors.pool.workers import DEVICE_BUSY, GATE, GONE, LOST, PROCESS_GONE, ActorCall, ActorHandle, WorkerSet
-from tunesmith.actors.process import pack, unpack
-from tunesmith.hw.device_lock import REPORT_AFTER_SECONDS
-from tunesmith.hw.errors import TunesmithError
+from tunesmith.actors.judging.judge import CandidateVerdict, JudgeOptions, Question, judge, require_prepared
+from tunesmith.actors.process import Isolated, pack, preload, unpack
+from tunesmith.actors.ray_cluster import cpu_share, total
+from tunesmith.actors.workers import CompileWorker, Deadlines, DeviceWorker, LaneReady
+from tunesmith.hw.device_lock import REPORT_AFTER_SECONDS, REPORT_EVERY_SECONDS, DeviceLock, Holder, this_process
+from tunesmith.hw.errors import OutOfTime, TunesmithError
+from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
 from tunesmith.kernels.build.artifact import Artifact, ArtifactCache, Candidate, EvaluationRequest, cache_key
 from tunesmith.kernels.build.source import CodeKey, Specialised, code_key, specialise
@@ -46,8 +54,470 @@ from tunesmith.kernels.outcome import (
     Outcome,
     Resources,
     TimedOut,
+    describe,
 )
-from tunesmith.kernels.spec.task import AnyOpponent, KernelOpponent
+from tunesmith.kernels.spec.task import AnyOpponent, KernelOpponent, Task
+from tunesmith.kernels.spec.template import BACKENDS
+
+# The workers
+
+GONE = (ray_errors.NodeDiedError, ray_errors.ObjectLostError)
+LOST = (*GONE, ray_errors.RayActorError, ray_errors.WorkerCrashedError, ray_errors.OutOfMemoryError)
+"""Ray's errors for a call that ends without a result: its node or its result is gone (`GONE`), or its process."""
+MAX_STARTUP_DEATHS = 3
+MAX_FAILED_HEALTH_CHECKS = 3
+NO_DEVICE_SECONDS = 60.0
+"""Timeout for a cluster without any GPU."""
+ANSWER_SECONDS = 1.0
+"""Timeout for a lane to say who holds its device."""
+NAMESPACE = "tunesmith"
+"""Ray's namespace for the names of lanes, by which tunings that wait for a GPU see each other."""
+DEVICE_BUSY, PROCESS_GONE = "device busy", "process gone"
+"""Why nothing was run in a visit: another process uses the device, or an earlier call ended the lane's."""
+GATE = "device"
+"""The job of a call that waits for the device, and must return before the call behind it begins."""
+
+
+class Lane:
+    """A device's place, and the process that uses the device. holder: the process that the device's lock names to
+    others that wait for it. index: the device's; a lane's process sees its GPU as device 0, whatever its number on the
+    node."""
+
+    def __init__(self, task: Task, limits: DeviceLimits, index: int, holder: Holder | None = None) -> None:
+        self._task, self._limits, self._holder = task, limits, holder
+        self._index = 0 if BACKENDS[limits.backend].pinned_by_ray else index
+        preload(limits.backend)
+        self._process: Isolated | None = None
+        self._lock: DeviceLock | None = None
+        self._waiting = False
+        self._checks: dict[str, Artifact] = {}
+        """The check's kernels, which only the first process compiles."""
+
+    def start(
+        self, health: Artifact | None, workloads: Sequence[str], seed: int, seconds: float
+    ) -> LaneReady | Crashed | TimedOut:
+        """Has a new process that is ready, with the buffers of `workloads` drawn from `seed`. The one before ends.
+
+        seconds: for the buffers. The device is held meanwhile: contents are made there, and the reference, which is
+        known to return by now, computes there.
+        """
+        self.end()
+        process = Isolated("run", DeviceWorker, self._task, self._limits, self._index, seed)
+        with contextlib.ExitStack() as at_failure:
+            at_failure.callback(process.end)
+            if self._lock is None:
+                uuid: str | Crashed | TimedOut = process.call("uuid", None)
+                if not isinstance(uuid, str):
+                    return uuid
+                self._lock = DeviceLock(uuid, self._holder)
+            self.acquire()
+            with self._lock:
+                ready: LaneReady | Crashed | TimedOut = process.call("open", None, health, self._checks)
+                if not isinstance(ready, LaneReady) or ready.fault:
+                    return ready
+                failed: Crashed | TimedOut | None = process.call("prepare", seconds, workloads)
+            if isinstance(failed, TimedOut):
+                # No kernel has run yet: only the user's code can take so long.
+                require_prepared(self._task, ", ".join(workloads), failed)
+            if failed is not None:
+                return failed
+            if not self._checks and isinstance(checks := process.call("checks", None), dict):
+                self._checks = checks
+            at_failure.pop_all()
+            self._process = process
+            return ready
+
+    def acquire(self) -> None:
+        """Waits until no other process uses the device, and keeps it for the next call, of whose deadline waiting is
+        not a part."""
+        if self._lock is not None:
+            self._waiting = True
+            try:
+                self._lock.acquire()
+            finally:
+                self._waiting = False
+
+    def waiting_for(self) -> str:
+        """Who holds the device, as a clause, while `acquire` waits for it in another thread; else empty."""
+        return self._lock.waiting_for() if self._waiting and self._lock is not None else ""
+
+    def run(self, method: str, argument: Any, seconds: float | None = None) -> Any:
+        """A method of the `DeviceWorker`, `Crashed` or `TimedOut`, on the device that `acquire` keeps until its end."""
+        assert self._process is not None and self._lock is not None, "the pool makes a lane ready before it calls it"
+        with self._lock:
+            return self._process.call(method, seconds, argument)
+
+    def visit_packed(self, data: bytes, seconds: float) -> bytes:
+        """The outcomes by workload; how the visit ended its process; or `PROCESS_GONE`, or, where `acquire` did not
+        come before, `DEVICE_BUSY`. Arguments and result are packed. seconds: deadline of the visit."""
+        if self._process is None or self._lock is None:
+            return pack(PROCESS_GONE)
+        if not self._lock.try_acquire():
+            return pack(DEVICE_BUSY)
+        answer: tuple[bytes, bool] | Crashed | TimedOut = self.run("visit_packed", data, seconds)
+        if isinstance(answer, Crashed | TimedOut):
+            self._process = None
+            return pack(answer)
+        outcomes, context_lost = answer
+        if context_lost:
+            self.end()
+        return outcomes
+
+    def examine(
+        self, questions: Sequence[Question], roofline: Roofline, deadlines: Deadlines
+    ) -> list[CandidateVerdict] | Crashed:
+        """The full verdict on each question. Both compile and run in processes of their own. The device is let go of
+        while all of them wait for the reference."""
+        assert self._process is not None and self._lock is not None, "the pool makes a lane ready before it calls it"
+        with self._lock:
+            # The judge's buffers need the memory of the lane's.
+            if isinstance(released := self._process.call("release", None), Crashed):
+                return released
+            options = JudgeOptions(deadlines=deadlines, roofline=roofline, lock=self._lock)
+            return judge(self._task, self._limits, self._index, questions, options)
+
+    def end(self) -> None:
+        """Ends the process. It goes with this one anyway, however that ends."""
+        if self._process is not None:
+            self._process.end()
+            self._process = None
+
+
+class WorkerActor:
+    """A worker `make(*arguments)` in a process of the cluster, for `ray.remote`. Its calls wait there, so that one
+    begins within microseconds of the end of another.
+
+    It is made by the first call: an actor that has answered `node_id` has its place in the cluster, and a mistake that
+    is found while the worker is made is raised by that call as it is.
+
+    Ray takes a few tenths of a millisecond between two calls of an actor, to send a result and to unpack the arguments
+    of the next. Here it does both beside the call under way: calls arrive in an event loop, and one thread works on
+    them in the order in which they were made, except that a call whose arguments Ray has to fetch first (beyond 100 kB)
+    may be overtaken: a compilation, to which that is the same, or a visit, which then finds the device busy or its
+    process lost, and is made again.
+    """
+
+    def __init__(self, make: Callable[..., Any], *arguments: Any) -> None:
+        self._make, self._worker, self._thread = partial(make, *arguments), None, ThreadPoolExecutor(1)
+
+    def node_id(self) -> str:
+        return ray.get_runtime_context().get_node_id()
+
+    async def waiting_for(self) -> str:
+        """Of a lane: who holds its device, as a clause, where a call waits for it; else empty. Answered beside that
+        call."""
+        return "" if self._worker is None else self._worker.waiting_for()
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        """The result of a method of the worker."""
+        return await asyncio.wrap_future(self._thread.submit(self._call, method, *arguments))
+
+    def _call(self, method: str, *arguments: Any) -> Any:
+        self._worker = self._worker or self._make()
+        return getattr(self._worker, method)(*arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class ActorCall:
+    """A call under way, behind `reference`; it may take `seconds` from when those before it have ended. job: the pool's
+    note on the call; `GATE` for waiting for the device, None for making a process ready."""
+
+    reference: Any
+    seconds: float
+    job: Any
+
+
+@dataclass(slots=True)
+class ActorHandle:
+    """An actor that can be replaced: `make` starts one.
+
+    It works on its `calls` in their order, on the first since `started` (monotonic seconds). phase: of its calls, in
+    the terms of outcomes; ready: the actor has said that it is; startup_deaths: how often in a row it ended
+    without having done anything; failed_checks: how often in a row the device was not well; busy_seconds: time with a
+    call under way once it was ready, of all the actors it has been; _placed: the node's id, behind a reference that is
+    ready once the actor has a place in the cluster.
+    """
+
+    phase: Literal["compile", "run"]
+    make: Callable[[], Any]
+    name: str
+    deadlines: Deadlines
+    seed: int = 0
+    actor: Any = None
+    calls: deque[ActorCall] = field(default_factory=deque)
+    started: float = 0.0
+    ready: bool = False
+    startup_deaths: int = 0
+    failed_checks: int = 0
+    busy_seconds: float = 0.0
+    version: str = ""
+    _placed: Any = None
+
+    @property
+    def state(self) -> str:
+        """One of starting, idle, waiting (for the device) and busy."""
+        if not self.ready:
+            return "starting"
+        if not self.calls:
+            return "idle"
+        return "waiting" if self.calls[0].job is GATE else "busy"
+
+    @property
+    def node(self) -> str | None:
+        """The id of the node it runs on; None while it waits for a place in the cluster."""
+        try:
+            return None if self._placed is None else str(ray.get(self._placed, timeout=0))
+        except (ray_errors.GetTimeoutError, *LOST):
+            return None
+
+    def begin(self, job: Any, seconds: float, method: str, *arguments: Any) -> None:
+        """Makes a call, behind those under way."""
+        self.calls.append(ActorCall(self.actor.call.remote(method, *arguments), seconds, job))
+        if len(self.calls) == 1:
+            self.started = time.monotonic()
+
+    def end_call(self) -> tuple[ActorCall, float]:
+        """Takes the first call off; gives it and the seconds it took. The next one's time begins."""
+        begun, self.started = self.started, time.monotonic()
+        if self.state == "busy":
+            self.busy_seconds += self.started - begun
+        return self.calls.popleft(), self.started - begun
+
+    def limit_first(self, seconds: float) -> None:
+        """The call at hand may take no longer than `seconds`."""
+        self.calls[0] = replace(self.calls[0], seconds=min(seconds, self.calls[0].seconds))
+
+    def replace_actor(self) -> list[ActorCall]:
+        """Ends the actor, if any, and starts another. Gives the calls it had."""
+        self.end()
+        self.actor = self.make()
+        self._placed = self.actor.node_id.remote()
+        return self.reset_in_place()
+
+    def reset_in_place(self, seed: int | None = None) -> list[ActorCall]:
+        """The same actor has to make itself ready again, for contents of `seed`. Gives the calls it had."""
+        lost = list(self.calls)
+        self.calls.clear()
+        self.seed, self.ready = self.seed if seed is None else seed, False
+        return lost
+
+    def end(self) -> None:
+        """Ends the actor, if any."""
+        if self.actor is not None:
+            ray.kill(self.actor)
+            self.actor = self._placed = None
+
+    def crash(self, error: Exception) -> Crashed:
+        """The outcome of a call that ended with an error of `LOST`."""
+        # Ray does not know the signal.
+        why = "the worker process ended without a result, as after an invalid access or when the system kills it"
+        if isinstance(error, ray_errors.OutOfMemoryError):
+            why = "Ray ended the worker process because its node ran out of memory"
+        elif isinstance(error, GONE):
+            why = "its node left the cluster"
+        return Crashed(self.phase, why)
+
+    @property
+    def deadline(self) -> float:
+        """When the first call must have returned, in monotonic seconds."""
+        first, grace = self.calls[0], self.deadlines.grace if self.phase == "run" else 0.0
+        waiting = self.deadlines.start if first.job is GATE or not self.ready else 0.0
+        return self.started + first.seconds + grace + waiting
+
+
+class WorkerSet:
+    """The lanes and compile workers of one pool, for one task on one kind of device.
+
+    limits, index: the device (index matters to OpenCL only); lanes, compilers: numbers of workers; seed: of the data in
+    all buffers; workloads: prepared by lanes at their start; say: called with a sentence for the user; seconds_left:
+    until waiting for a device ends the run; lane_class, compile_class: the classes that the actors make.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        limits: DeviceLimits,
+        index: int = 0,
+        *,
+        lanes: int,
+        compilers: int,
+        seed: int,
+        workloads: Sequence[str],
+        deadlines: Deadlines | None = None,
+        say: Callable[[str], None] = lambda _: None,
+        seconds_left: Callable[[], float] = lambda: math.inf,
+        lane_class: type = Lane,
+        compile_class: type = CompileWorker,
+    ) -> None:
+        self.task, self.limits, self.seed, self.say = task, limits, seed, say
+        self.deadlines = deadlines or Deadlines()
+        self._index, self._workloads, self._seconds_left = index, tuple(workloads), seconds_left
+        self._lane_class, self._compile_class, self._holder = lane_class, compile_class, this_process()
+        self._gpu = BACKENDS[limits.backend].pinned_by_ray
+        handle = partial(ActorHandle, deadlines=self.deadlines)
+        self.lanes = [handle("run", self._make_lane, f"Lane {at}", seed=seed) for at in range(lanes)]
+        self.compilers = [handle("compile", self._make_compiler, f"Compile worker {at}") for at in range(compilers)]
+        self._compiler_ready: tuple[str, Artifact | None] | None = None
+        """The answer of the first compile worker that was ready, whose health kernel lanes need to start."""
+        self._noted: set[str] = set()
+        self._started = self._device_seen = self._next_report = 0.0
+
+    def start(self) -> None:
+        """Starts all actors. Lanes first: a compile worker may be on any node, and must not take the last core of one
+        that has a GPU."""
+        # On a CPU compiling and timing take turns, so compile workers take no core besides the lane's.
+        share = cpu_share(len(self.lanes), len(self.compilers), gpu=self._gpu)
+        compile_cpus, lane_cpus = (0, 1) if self.limits.kind == "cpu" else (share, share)
+        self._compile_actor: Any = ray.remote(num_cpus=compile_cpus, scheduling_strategy="SPREAD")(WorkerActor)
+        options: dict[str, Any] = {"num_cpus": lane_cpus, "num_gpus": 1 if self._gpu else 0}
+        if not self._gpu:
+            # An OpenCL device's number is this machine's.
+            here = ray.get_runtime_context().get_node_id()
+            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(here, soft=True)
+        self._lane_actor: Any = ray.remote(**options)(WorkerActor)
+        # Arguments that every worker needs are stored once in the cluster, not sent with each.
+        self._shared_task = ray.put(self.task)
+        for worker in (*self.lanes, *self.compilers):
+            worker.replace_actor()
+        self._started = self._device_seen = time.monotonic()
+        self._next_report = self._started + REPORT_AFTER_SECONDS
+        for worker in self.compilers:
+            self.request_ready(worker)
+
+    def end(self) -> None:
+        """Ends all actors."""
+        for worker in (*self.compilers, *self.lanes):
+            worker.end()
+
+    def others_ready(self, worker: ActorHandle) -> bool:
+        return any(
+            one.ready for one in (*self.compilers, *self.lanes) if one is not worker and one.phase == worker.phase
+        )
+
+    def request_ready(self, worker: ActorHandle) -> None:
+        """Has `worker` make itself ready, unless it is or is at it. Lanes begin once a compile worker is ready."""
+        if worker.ready or worker.calls:
+            return
+        if worker.phase == "compile":
+            worker.begin(None, 0.0, "start")
+        elif self._compiler_ready is not None:
+            # Lanes with other contents are for comparisons, which prepare their few workloads themselves.
+            workloads = self._workloads if worker.seed == self.seed else ()
+            seconds = self.deadlines.prepare * (1 + len(workloads))
+            worker.begin(None, seconds, "start", self._compiler_ready[1], workloads, worker.seed, seconds)
+
+    def on_started(self, worker: ActorHandle, answer: Any) -> None:
+        """`worker` has answered whether it is ready. Raises `TunesmithError` where no other can work."""
+        match answer:
+            case (str(version), _):
+                worker.version, worker.ready = version, True
+                self._compiler_ready = self._compiler_ready or answer
+            case LaneReady():
+                worker.name = f"{answer.name} ({answer.uuid}) on {answer.machine}"
+                if self._gpu and answer.name != self.limits.name:
+                    article = "an" if answer.name[:1] in "AEIN" else "a"
+                    self.exclude(worker, f"it is {article} {answer.name}, and this run tunes for {self.limits.name}")
+                elif answer.fault:
+                    worker.failed_checks += 1
+                    if worker.failed_checks >= MAX_FAILED_HEALTH_CHECKS:
+                        self.exclude(worker, f"it failed {worker.failed_checks} health checks: {answer.fault}")
+                    else:
+                        worker.replace_actor()
+                else:
+                    if answer.note and worker.name not in self._noted:
+                        self._noted.add(worker.name)
+                        self.say(f"{worker.name} is used, but {answer.note}.")
+                    worker.failed_checks, worker.ready = 0, True
+            case _:
+                cause = f"; most likely the reference function {self.task.reference_name} ends it"
+                self.on_startup_death(worker, answer, "while preparing the data", cause)
+
+    def on_mistake(self, worker: ActorHandle, error: TunesmithError) -> None:
+        """Starting `worker` has failed with a user's mistake, which is raised again where no other can do its work."""
+        if worker.phase == "run" or len(self.compilers) == 1:
+            raise error
+        # A node may lack a compiler that others have.
+        self.exclude(worker, str(error).rstrip("."))
+
+    def exclude(self, worker: ActorHandle, why: str) -> None:
+        """Takes a worker out. Raises `TunesmithError` when it was the last."""
+        worker.end()
+        worker.calls.clear()
+        group = self.lanes if worker.phase == "run" else self.compilers
+        group.remove(worker)
+        sentence = f"{worker.name} is excluded: {why}."
+        if not group:
+            raise TunesmithError(f"{sentence} No other is left.")
+        self.say(sentence)
+
+    def on_startup_death(
+        self, worker: ActorHandle, outcome: Crashed | TimedOut, when: str = "before doing any work", cause: str = ""
+    ) -> None:
+        """A worker's process ended before any candidate ran. Raises `TunesmithError` when that goes on and no other can
+        work. cause: a clause for that."""
+        worker.startup_deaths += 1
+        if worker.startup_deaths < MAX_STARTUP_DEATHS:
+            return
+        why = f"its process ended {worker.startup_deaths} times {when}: {describe(outcome).rstrip('.')}"
+        if not self.others_ready(worker):
+            raise TunesmithError(f"{worker.name} cannot be used: {why}{cause}.")
+        self.exclude(worker, why)
+
+    def report_waiting(self, needed: Sequence[ActorHandle]) -> None:
+        """Says, now and then, why none of the `needed` lanes works: others hold the GPUs of the cluster, or another
+        process uses the device. Raises `OutOfTime` where no time is left to wait, and `TunesmithError` where the
+        cluster has had no GPU for a while."""
+        now = time.monotonic()
+        if not self._gpu or any(lane.ready for lane in self.lanes) or total("GPU") >= 1:
+            self._device_seen = now
+        elif now - self._device_seen > NO_DEVICE_SECONDS:
+            raise TunesmithError(
+                "The Ray cluster has no GPU any more: bring the node back and continue with `tunesmith resume`."
+            )
+        if now < self._next_report or any(lane.state in ("busy", "idle") for lane in needed):
+            return
+        waiting = [lane for lane in needed if lane.calls and now - lane.started > REPORT_AFTER_SECONDS]
+        clause = ""
+        if self._gpu and all(lane.node is None for lane in self.lanes):
+            clause = self._why_no_gpu()
+        elif (placed := next((lane for lane in waiting if lane.node is not None), None)) is None:
+            return
+        else:
+            with contextlib.suppress(ray_errors.GetTimeoutError, *LOST):
+                said = ray.get(placed.actor.waiting_for.remote(), timeout=ANSWER_SECONDS)
+                clause = said and f"{placed.name} is {said}"
+        # The next report comes not later than at the end of the time that is left.
+        left = self._seconds_left()
+        self._next_report = now + max(0.0, min(REPORT_EVERY_SECONDS, left))
+        if clause and left <= 0:
+            raise OutOfTime(
+                f"The time limit is reached. {clause}; what was measured is kept: once it is free, go on with "
+                "`tunesmith resume` and a new --time-limit."
+            )
+        if clause:
+            self.say(f"{clause}.")
+
+    def _why_no_gpu(self) -> str:
+        """A clause on who has the GPUs; empty where workers may just be slow to start."""
+        gpus = total("GPU")
+        named = [one["name"].rpartition(" [")[0] for one in ray.util.list_named_actors(all_namespaces=True)]
+        others = sorted({name for name in named if name.startswith("pid ")} - {str(self._holder)})
+        if gpus < 1 or not (others or time.monotonic() - self._started > REPORT_EVERY_SECONDS):
+            return ""
+        held = f"tunings on this cluster: {'; '.join(others)}" if others else "by other Ray jobs, or not freed yet"
+        return f"Waiting for a GPU: all {gpus:g} of the Ray cluster are in use ({held})"
+
+    def _make_lane(self) -> Any:
+        actor = self._lane_actor
+        if self._gpu:
+            actor = actor.options(name=f"{self._holder} [{uuid.uuid4().hex}]", namespace=NAMESPACE)
+        return actor.remote(self._lane_class, self._shared_task, self.limits, self._index, self._holder)
+
+    def _make_compiler(self) -> Any:
+        return self._compile_actor.remote(self._compile_class, self.limits, self._index)
+
+
+# The pool
 
 MAX_WORKER_LOSSES = 2
 """Worker losses after which an evaluation is blamed: a single one may also be due to a system short of memory."""
@@ -84,9 +554,7 @@ METRICS: dict[str, tuple[type[Counter] | type[Gauge], str]] = {
 @dataclass(slots=True)
 class Job:
     """A request under way. artifacts: of its `sources`, by their digests; compile_only: it ends with its `candidate`,
-    and is not visited. losses: processes it has lost; alone: it was in a process that was lost, and is next run with
-    nothing queued beside it, as the result of a call can be lost with a process that the call behind it ended; gated:
-    it must wait for its turn on the device."""
+    and is not visited. gated: it must wait for its turn on the device."""
 
     request: EvaluationRequest
     sources: dict[CodeKey, Specialised]
@@ -95,8 +563,6 @@ class Job:
     compile_seconds: float = 0.0
     cached: bool = True
     failure: Failure | None = None
-    losses: int = 0
-    alone: bool = False
     gated: bool = False
 
     @property
@@ -105,16 +571,12 @@ class Job:
         return Candidate(self.request.template, self.request.config, artifacts)
 
 
-@dataclass(slots=True)
-class Compilation:
-    """A source, and the jobs that wait for its code, the first of which pays for it. end: no compiler survives it, and
-    it is not compiled again, for whatever job: each time would take as long. losses, alone: as for a job."""
+Key = tuple[str, str] | str
+"""A configuration that is visited, or the digest of a source that is compiled."""
 
-    source: Specialised
-    jobs: list[Job] = field(default_factory=list)
-    end: Crashed | TimedOut | None = None
-    losses: int = 0
-    alone: bool = False
+
+def _key(work: Job | Specialised) -> Key:
+    return work.request.key if isinstance(work, Job) else work.digest
 
 
 class Pool:
@@ -146,17 +608,21 @@ class Pool:
         spare = math.ceil(SPARE_COMPILATIONS * compilers)
         self.max_in_flight = compilers + (self._lanes if self._exclusive else CALLS_PER_WORKER * self._lanes + spare)
         self._averages: dict[str, float] = {}
-        self._compilations: dict[str, Compilation] = {}
-        """Compilations that wait or run, and sources that no compiler survives, by the sources' digests."""
-        self._compile_queue: deque[Compilation] = deque()
+        self._compilations: dict[str, list[Job]] = {}
+        """Jobs whose source waits or is compiled, by its digest; the first one pays for it."""
+        self._compile_queue: deque[Specialised] = deque()
         self._visit_queue: deque[Job] = deque()
+        self._losses: dict[Key, int] = {}
+        """Work that was in a process that was lost, and how many it may be to blame for. It is next run with nothing
+        queued beside it, as the result of a call can be lost with a process that the call behind it ended."""
         self._done: list[tuple[EvaluationRequest, Evaluation]] = []
         self.in_flight = 0
         self.roofline = Roofline()
         self._floors: dict[tuple[Roofline, str], float] = {}
         self._fastest: dict[str, float] = {}
-        self._quarantine: dict[tuple[str, str], Failure] = {}
-        """Configurations that ended a lane: they are answered from here and never run again."""
+        self._quarantine: dict[Key, Failure] = {}
+        """What ended a lane or a compiler: it is answered from here and never run again, as each time would take as
+        long."""
 
     def __enter__(self) -> Pool:
         self.workers.start()
@@ -181,7 +647,7 @@ class Pool:
         if not self._exclusive and compilation is not None and visit:
             compiling = math.ceil((1 + SPARE_COMPILATIONS) * compilation * self._lanes / visit)
             target = min(target, CALLS_PER_WORKER * self._lanes + 1 + compiling)
-        return target + sum(len(one.jobs) - 1 for one in self._compilations.values() if one.jobs)
+        return target + sum(len(jobs) - 1 for jobs in self._compilations.values())
 
     def submit(self, request: EvaluationRequest, *, compile_only: bool = False) -> Job:
         """Begins an evaluation, which `collect` gives when it has ended. compile_only: see `Job`."""
@@ -194,13 +660,12 @@ class Pool:
             self._fail(job, known)
             return job
         for digest, source in {source.digest: source for source in sources.values()}.items():
-            compilation = self._compilations.setdefault(digest, Compilation(source))
-            if compilation.end is not None:
-                self._fail(job, compilation.end)
+            if (end := self._quarantine.get(digest)) is not None:
+                self._fail(job, end)
                 continue
-            if not compilation.jobs:
-                self._compile_queue.append(compilation)
-            compilation.jobs.append(job)
+            if digest not in self._compilations:
+                self._compile_queue.append(source)
+            self._compilations.setdefault(digest, []).append(job)
         return job
 
     def collect(self, timeout: float = 1.0) -> list[tuple[EvaluationRequest, Evaluation]]:
@@ -409,7 +874,7 @@ class Pool:
                     jobs = [call.job for call in worker.calls]
                     # A call that must be alone shares its worker with no other.
                     both = (queue[0], *jobs) if queue and jobs else ()
-                    alone = any(isinstance(job, Job | Compilation) and job.alone for job in both)
+                    alone = any(isinstance(job, Job | Specialised) and _key(job) in self._losses for job in both)
                     if queue and len(jobs) == depth and not alone:
                         start(worker)
 
@@ -417,15 +882,15 @@ class Pool:
         """Gives `worker` the next compilation whose result is not known."""
         # The source is not to blame for a worker that does not start.
         while worker.ready and self._compile_queue:
-            compilation = self._compile_queue.popleft()
-            key = cache_key(compilation.source, self.workers.limits.arch, worker.version)
-            if all(job.failure is not None for job in compilation.jobs):
-                del self._compilations[compilation.source.digest]
+            source = self._compile_queue.popleft()
+            key, jobs = cache_key(source, self.workers.limits.arch, worker.version), self._compilations[source.digest]
+            if all(job.failure is not None for job in jobs):
+                del self._compilations[source.digest]
             elif self._cache is not None and (found := self._cache.get(key)) is not None:
-                self._on_compiled(compilation, found, 0.0)
+                self._on_compiled(source, found, 0.0)
             else:
-                compilation.jobs[0].cached = False
-                worker.begin(compilation, self._compile_seconds, "compile_packed", pack(compilation.source))
+                jobs[0].cached = False
+                worker.begin(source, self._compile_seconds, "compile_packed", pack(source))
                 return
 
     @property
@@ -469,7 +934,7 @@ class Pool:
             self._retry_all(worker.replace_actor())
             self._on_lost(worker, call, outcome, seconds, blameless=blameless)
             return
-        except RayTaskError as error:
+        except ray_errors.RayTaskError as error:
             # A user's mistake is raised as it was there.
             if not isinstance(error.cause, TunesmithError):
                 raise
@@ -489,27 +954,28 @@ class Pool:
                 return
             if self._cache is not None and isinstance(result, Artifact | CompileFailed):
                 before = self._cache.failure
-                self._cache.put(cache_key(job.source, self.workers.limits.arch, worker.version), result)
+                self._cache.put(cache_key(job, self.workers.limits.arch, worker.version), result)
                 if self._cache.failure != before:
                     self.workers.say(self._cache.failure)
             self._on_compiled(job, result, seconds)
 
-    def _on_compiled(self, compilation: Compilation, result: Artifact | Failure, seconds: float) -> None:
-        del self._compilations[compilation.source.digest]
-        compilation.jobs[0].compile_seconds += seconds
-        for number, job in enumerate(compilation.jobs):
+    def _on_compiled(self, source: Specialised, result: Artifact | Failure, seconds: float) -> None:
+        jobs = self._compilations.pop(source.digest)
+        self._losses.pop(source.digest, None)
+        jobs[0].compile_seconds += seconds
+        for number, job in enumerate(jobs):
             self._note("compile", 0.0 if number else seconds)
             if not isinstance(result, Artifact):
                 self._fail(job, result)
                 continue
-            job.artifacts[compilation.source.digest] = result
-            if job.failure is None and {source.digest for source in job.sources.values()} == set(job.artifacts):
+            job.artifacts[source.digest] = result
+            if job.failure is None and {one.digest for one in job.sources.values()} == set(job.artifacts):
                 if job.compile_only:
                     self.in_flight -= 1
                 else:
                     self._visit_queue.append(job)
         for worker in self.workers.compilers:
-            if worker.calls and isinstance(worker.calls[0].job, Compilation):
+            if worker.calls and isinstance(worker.calls[0].job, Specialised):
                 worker.limit_first(self._compile_seconds)
 
     def _on_visited(self, lane: ActorHandle, call: ActorCall, result: Any, seconds: float) -> None:
@@ -536,7 +1002,7 @@ class Pool:
     def _on_overdue(self, worker: ActorHandle) -> None:
         if not worker.ready and self.in_flight and self.workers.others_ready(worker):
             # It waits for a place in the cluster that others use; the ready workers do the work.
-            worker.deadline += worker.deadlines.start
+            worker.calls[0] = replace(worker.calls[0], seconds=worker.calls[0].seconds + worker.deadlines.start)
             return
         patience = 0.0 if worker.ready else worker.deadlines.start
         call, seconds = worker.end_call()
@@ -557,28 +1023,25 @@ class Pool:
         if isinstance(work, Future):
             work.set_result(outcome)
             return
-        work.losses += not blameless
-        if isinstance(outcome, Crashed) and work.losses < MAX_WORKER_LOSSES:
+        key = _key(work)
+        self._losses[key] = self._losses.get(key, 0) + (not blameless)
+        if isinstance(outcome, Crashed) and self._losses[key] < MAX_WORKER_LOSSES:
             self._retry_all([call])
             return
+        self._quarantine[key] = outcome
         if isinstance(work, Job):
-            self._quarantine[work.request.key] = outcome
             self._fail(work, outcome, seconds)
         else:
             self._on_compiled(work, outcome, 0.0)
-            self._compilations[work.source.digest] = Compilation(work.source, end=outcome)
 
     def _retry_all(self, calls: list[ActorCall]) -> None:
         """Makes calls again, before all that wait: a lost one that may not be to blame, and calls behind a lost one,
         which did nothing wrong."""
         for work in (call.job for call in reversed(calls)):
-            if isinstance(work, Job):
-                self._visit_queue.appendleft(work)
-            elif isinstance(work, Compilation):
-                self._compile_queue.appendleft(work)
-            else:
-                continue
-            work.alone = True
+            if isinstance(work, Job | Specialised):
+                queue: deque[Any] = self._visit_queue if isinstance(work, Job) else self._compile_queue
+                queue.appendleft(work)
+                self._losses.setdefault(_key(work), 0)
 
     def _fail(self, job: Job, outcome: Failure, lane_seconds: float = 0.0) -> None:
         if job.failure is None:
@@ -587,6 +1050,7 @@ class Pool:
 
     def _deliver(self, job: Job, outcomes: dict[str, Outcome], lane_seconds: float) -> None:
         self.in_flight -= 1
+        self._losses.pop(job.request.key, None)
         for name, outcome in outcomes.items():
             if isinstance(outcome, Measured):
                 self._fastest[name] = min(outcome.seconds, self._fastest.get(name, outcome.seconds))

@@ -1,1 +1,0 @@
-"""The pool in the driver process, and its workers in the cluster."""
