@@ -11,6 +11,7 @@ import ast
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from tunesmith.kernels.build.python_source import constexprs_of, parameters_of
 from tunesmith.kernels.triton.source import called_name
 
 _SAME = ("multiple_of", "max_contiguous", "max_constancy", "broadcast_to", "assume", "to", "cast", "advance", "load")
@@ -80,9 +81,7 @@ class Reading:
         self.numbers = _numbers(kernel.body, _NUMBERS, (ast.Is,)) & set(parameters)
         self.whole = _numbers(kernel.body, _WHOLE, (ast.Is,)) & self.numbers
         self.counted = _numbers(kernel.body, _WHOLE, _EQUAL) & self.numbers
-        given = [one for one in ast.walk(kernel.args) if isinstance(one, ast.arg)]
-        self._constants = {one.arg for one in given if "constexpr" in ast.unparse(one)}
-        self._parameters = set(parameters)
+        self._constants, self._parameters = {*constexprs_of(kernel)}, set(parameters)
         self._inside, self.axes = list[Loop](), 1
         self.asserts = dict[str, None]()
         self._depth = 0
@@ -210,16 +209,16 @@ class Reading:
 
     def _call(self, node: ast.Call, env: dict[str, Value]) -> Value:
         name = called_name(node)
-        method = isinstance(node.func, ast.Attribute)
         itself = self._value(node.func.value, env) if isinstance(node.func, ast.Attribute) else Value()
-        bound = method and not (isinstance(node.func.value, ast.Name) and itself == Value(text=node.func.value.id))  # type: ignore[attr-defined]
+        # Of a module nothing is known but its name.
+        bound = itself != Value(text=itself.text)
         given = [self._value(one, env) for one in node.args]
         named = {str(one.arg): self._value(one.value, env) for one in node.keywords}
         first = (
             itself if bound else given[0] if given else next((named[one] for one in _FIRST if one in named), Value())
         )
         if name in self._functions and not bound and self._depth < MAX_DEPTH:
-            return self._inlined(self._functions[name], node, given, named)
+            return self._inlined(self._functions[name], given, named)
         if name == "program_id" and first.text.isdigit():
             self.axes = max(self.axes, int(first.text) + 1)
         if name in ("load", "gather") and first.roots:
@@ -268,10 +267,8 @@ class Reading:
         elementwise = name not in ("sum", "max", "min", "argmax", "argmin", "reduce", "reshape", "view", "cumsum")
         return Value(loaded=first.loaded, tile=_broadcast(*tiles) if elementwise else None)
 
-    def _inlined(
-        self, function: ast.FunctionDef, node: ast.Call, given: Sequence[Value], named: Mapping[str, Value]
-    ) -> Value:
-        names = [one.arg for one in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
+    def _inlined(self, function: ast.FunctionDef, given: Sequence[Value], named: Mapping[str, Value]) -> Value:
+        names = [one.arg for one in parameters_of(function)]
         self._depth += 1
         found = self._run(function, {**dict(zip(names, given, strict=False)), **named})
         self._depth -= 1

@@ -505,11 +505,11 @@ def named(grid, kernel, arguments):
 
 
 @triton.jit(launch_metadata=named, debug=False)
-def kernel(x, own, rows, columns, BLOCK: tl.constexpr):
+def kernel(x, own, rows, columns, stride, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
-    for row in range(tl.program_id(0), rows, tl.num_programs(0)):
+    for row in range(tl.program_id(1), rows, tl.num_programs(1)):
         for start in range(0, columns, BLOCK):
-            value = tl.load(x + row * columns + start + at, mask=start + at < columns)
+            value = tl.load(x + row * stride + start + at, mask=start + at < columns)
             tl.store(own + tl.program_id(0) * columns + start + at, value, mask=start + at < columns)
 """
 
@@ -517,6 +517,7 @@ def kernel(x, own, rows, columns, BLOCK: tl.constexpr):
 def test_a_draft_without_a_grid_keeps_the_shapes_that_do_not_depend_on_it(tmp_path: Path) -> None:
     files = draft_triton(written(tmp_path, UNKNOWN), "kernel")[1]
     assert '{ name = "x", role = "in", dtype = "T", shape = ["rows", "columns"] },' in files["task.toml"]
+    assert '{ name = "stride", role = "scalar", dtype = "int32", value = "columns" },' in files["task.toml"]
     own = next(line for line in files["task.toml"].splitlines() if '"own"' in line)
     assert "FILL: the shape" in own
     assert "@triton.jit(debug=False)" in files["kernel.py"] and "launch_metadata" not in files["kernel.py"]

@@ -125,7 +125,6 @@ def test_of_a_size_that_a_block_covers_the_power_of_two_decides(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("text", "entry", "sentence"),
     [
-        ("x = 1\n", None, "there is no kernel, a function decorated with @triton.jit"),
         (KERNEL + KERNEL.replace("run", "other"), None, "there are 2 kernels: choose one of run, other"),
         (KERNEL, "mul", "there is no kernel 'mul'; choose --entry from run"),
         ("\ndef f(:\n", None, "line 2: it is not valid Python"),
