@@ -126,7 +126,8 @@ class Reading:
                     for end in reversed(ends):
                         env |= {name: v for name, v in end.items() if v.roots or v.tile or not env.get(name, v).roots}
                 case ast.For():
-                    self._bind(one.target, Value(below=self._value(one.iter, env).below), env)
+                    self._value(one.iter, env)
+                    self._bind(one.target, Value(), env)
                     own = "num_stages" in ast.unparse(one.iter)
                     last = one.iter.args[-1] if isinstance(one.iter, ast.Call) and one.iter.args else one.iter
                     turns = tuple(map(ast.unparse, last.args)) if isinstance(last, ast.Call) else ()
@@ -255,8 +256,6 @@ class Reading:
             return replace(first, tile=first.tile[::-1])
         if name in ("range", "static_range"):
             self.indices |= {one for value in given for one in value.loaded}
-            # With a step it counts blocks.
-            return Value(below=_below(Value(), given[-1])) if len(given) in (1, 2) else Value()
         if name == "to" and "int" in ast.unparse(node):
             self.indices |= first.loaded
         if name in _SAME:

@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
+from math import lcm
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,8 @@ def sets_of(
         for at, one in enumerate(found):
             one |= {name: known[(place + at) % count] for place, name in enumerate(names)}
     for one, times in zip(found, (3, 2, 3), strict=True):
-        one |= {name: parse(of).integer(one) * times for name, of in quotients}
+        for name in dict.fromkeys(name for name, _ in quotients):
+            one[name] = times * lcm(*(parse(of).integer(one) for other, of in quotients if other == name))
     return found
 
 
