@@ -361,13 +361,7 @@ class _Reader:
         parts = [part for test in tests for part in (test.values if isinstance(test, ast.BoolOp) else [test])]
         return any(ast.unparse(part) in (name, f"not {name}") for part in parts)
 
-    def _shapes(
-        self,
-        source: str,
-        grid: Sequence[str],
-        chosen: Mapping[str, Any],
-        fixed: Mapping[str, Any],
-    ) -> Shapes:
+    def _shapes(self, source: str, grid: Sequence[str], chosen: Mapping[str, Any], fixed: Mapping[str, Any]) -> Shapes:
         """The kernel's runs on the host, with `fixed` in its source and blocks of their own."""
         facts, tiles = self.facts, self.reading.tiles
         tiled = {name for axis in grid for name in re.findall(r"ceil_div\((\w+)", axis)}

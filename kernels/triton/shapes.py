@@ -20,7 +20,6 @@ import resource
 import subprocess
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
@@ -185,11 +184,7 @@ class Shapes:
         return self.ran and all(any(one[array]) for one in self._runs[: SETS + 1])
 
     def of(
-        self,
-        array: str,
-        strides: Sequence[str],
-        steps: Iterable[frozenset[str]],
-        fixed: Mapping[str, Any],
+        self, array: str, strides: Sequence[str], steps: Iterable[frozenset[str]], fixed: Mapping[str, Any]
     ) -> tuple[list[str], dict[str, int]]:
         """The shape of an array, with "?" for what no size tells, and the dimensions of its strides.
 
@@ -199,15 +194,12 @@ class Shapes:
         plainly, *others = self._runs[SETS][array]
         own = {one: self.places[one] for one in strides}
         used = [at for at, one in enumerate(by_place) if any(each > 1 for each in one) or at in own.values()]
-        depth = Counter(name for one in steps for name in one)
-        inner = frozenset(steps)
-        shape = [product(self._dimensions(by_place[at], others[at], inner)) for at in used]
+        within = frozenset(steps)
+        shape = [product(self._dimensions(by_place[at], others[at], within)) for at in used]
         if not used or any(one > 1 for one in plain):
-            dims = self._dimensions(plain, plainly, inner)
+            dims = self._dimensions(plain, plainly, within)
             # Where nothing tells which of two sizes is the inner one, they make one dimension.
-            parts = groupby(
-                dims, lambda one: max((depth[name] for name in re.findall(r"[A-Za-z_]\w*", one)), default=0)
-            )
+            parts = groupby(dims, lambda one: sum(bool(step & {*re.findall(r"\w+", one)}) for step in within))
             shape += [product(list(group)) for _, group in parts]
         shape = [self._certain(one, array, fixed) for one in shape]
         return shape, {one: used.index(place) for one, place in own.items()}
@@ -220,11 +212,11 @@ class Shapes:
         by_chance = any(int(one) % of == 0 for one in re.findall(r"\b\d+\b", extent) for of in chance)
         return "?" if "?" in extent or by_chance or (extent.isdigit() and array in self._unsized) else extent
 
-    def _dimensions(self, reach: Sequence[int], other: int, strides: frozenset[frozenset[str]]) -> tuple[str, ...]:
+    def _dimensions(self, reach: Sequence[int], other: int, steps: frozenset[frozenset[str]]) -> tuple[str, ...]:
         # An index that is read from an array tells no size, and does not exceed the one that it belongs to.
         first, second = (one + 1 for one in LOADED)
         known = reach[1] == other or (reach[1] > first and other == second)
-        return (fit(reach, self.sets, strides) if known else None) or ("?",)
+        return (fit(reach, self.sets, steps) if known else None) or ("?",)
 
 
 # In the process with the interpreter
