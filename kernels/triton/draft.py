@@ -30,7 +30,7 @@ from tunesmith.kernels.spec.task import KernelOpponent
 from tunesmith.kernels.spec.template import TRITON_OPTIONS, Constraint, LaunchGeometry, Parameter, Template
 from tunesmith.kernels.triton.launch import Launch, axes_of
 from tunesmith.kernels.triton.reading import Reading
-from tunesmith.kernels.triton.shapes import COVERING, GUESSED_GRID, STRIDES, Shapes
+from tunesmith.kernels.triton.shapes import COVERING, GUESSED_GRID, STRIDES, Shapes, require_triton, sets_of
 from tunesmith.kernels.triton.source import (
     Config,
     Kernel,
@@ -132,7 +132,8 @@ def read_triton(
     grid: tuple[str, ...] | None = None,
 ) -> TritonKernel:
     """The known facts of a kernel. given: values of its constants, where a caller has them, and None for an array that
-    is not passed; configs: of its list; grid: of its call. Raises `SourceError`."""
+    is not passed; configs: of its list; grid: of its call. Raises `SourceError`, also where Triton is not installed."""
+    require_triton()
     return _Reader(kernel, Launch(kernel), given or {}, configs, grid).kernel()
 
 
@@ -166,7 +167,11 @@ class _Reader:
         told = {name for name in passed if self.launch.shaped(name)}
         unused = [one for one in passed if one not in {*self.reading.used, *kernel.constexprs, *told}]
         self.absent += [name for name in unused if name not in self.absent]
-        self.dims = {name: self.reading.dims(name) for name in self.names if name in self.reading.pointers}
+        self.arrays = [one for one in self.names if one in self.reading.pointers and one not in self.absent]
+        self.tuned = [name for one in self.configs for name in one if name in self.names or name in TRITON_OPTIONS]
+        known = [one for one in kernel.constexprs if one in self.constants]
+        by_name = {one for one in self.reading.numbers if "stride" in one}
+        self.strides = [one for one in self.names if (launch.stride(one) or one in by_name) and one not in known]
 
     def _constant(self, name: str) -> Any:
         """The value that the launch passes for all sizes, or the default of the parameter."""
@@ -203,55 +208,18 @@ class _Reader:
 
     def kernel(self) -> TritonKernel:
         facts, reading, launch = self.facts, self.reading, self.launch
-        constexprs = self.source.constexprs
-        tuned = [name for one in self.configs for name in one if name in self.names or name in TRITON_OPTIONS]
-        told = [one for one in self.names if one in constexprs and one in self.constants]
-        strided = {one for one in self.names if launch.stride(one) or ("stride" in one and one in reading.numbers)}
-        strides = [one for one in self.names if one in strided and one not in told]
-        extents = {name for dims in self.dims.values() for one in dims.values() if one for name in parse_names(one)}
-        composed = list[str]()
-        counted = {one for one in reading.counted | extents if one in reading.numbers}
-        for name in (one for one in self.names if one not in (*strides, *self.heuristics, *tuned)):
-            plain = name not in constexprs and name not in reading.pointers and name not in self.absent
-            is_size = name in counted or launch.shaped(name)
-            if is_size if plain else self._size_constant(name, extents):
-                if plain and launch.composed(name):
-                    composed.append(name)
-                else:
-                    facts.sizes.append(name)
-                    launch.name(name)
-        for name in constexprs:
-            launch.name(name)
-        for name in composed:
-            if (value := launch.expression(name)) is not None:
-                facts.values[name] = value
-            else:
-                facts.sizes.append(name)
-                launch.name(name)
-        scope = dict[str, str]()
+        self._find_sizes()
         defaults = {name: self._first(name) for name in facts.sizes}
         passed = [launch.at({name: times * of for name, of in defaults.items()}) for times in LARGER]
-        values, fixed = self._constants(tuned, strides, defaults, passed, scope)
-        grid, why = launch.dimensions() if self.grid is None else (self.grid, "")
-        lists = _values_of(self.configs, tuned) | values
-        facts.sizes += launch.sizes
+        values, fixed, text = self._constants(defaults, passed)
+        lists = _values_of(self.configs, self.tuned) | values
+        grid = self._grid(text, lists)
+        replaced = {name: _replaced(value, text) for name, value in facts.values.items()}
+        facts.values = {name: value for name, value in replaced.items() if parse_names(value) <= {*facts.sizes}}
         sliced = Slice()
         sliced.kernel(self.source, self.heuristics)
-        text = {**{name: str(value) for name, value in fixed.items() if isinstance(value, int)}, **scope}
-        grid = tuple(_replaced(one, text) for one in grid)
-        sizes = {*facts.sizes}
-        known_values = {name: _replaced(value, text) for name, value in facts.values.items()}
-        facts.values = {name: value for name, value in known_values.items() if parse_names(value) <= sizes}
-        named = {*sizes, *lists, *TRITON_OPTIONS}
-        if unknowns := sorted({name for one in grid for name in parse_names(one)} - named):
-            why = f"{', '.join(unknowns)} is not known"
-        if why:
-            grid = ("1",)
-            facts.ask("launch", f"the grid: {why}")
-            facts.unknown = "the grid"
         started = {name: listed[0] for name, listed in lists.items() if name not in TRITON_OPTIONS}
-        grid = tuple(self._blocks_named(one, started) for one in grid)
-        shapes = self._shapes(sliced.text(fixed), grid, started, fixed, strides)
+        shapes = self._shapes(sliced.text(fixed), grid, started, fixed)
         for name in (one for one in shapes.shrinking if one in values):
             fixed[name] = lists.pop(name)[0]
             grid = tuple(_replaced(one, {name: str(fixed[name])}) for one in grid)
@@ -263,15 +231,56 @@ class _Reader:
         demands = self._demands(shapes, chosen, defaults)
         facts.grid = tuple(_replaced(one, {name: str(value) for name, value in chosen.items()}) for one in grid)
         facts.block = (str(32 * int(first.get("num_warps", 4))),)
-        self._arrays(strides, grid, shapes, fixed)
-        self._arguments(fixed, chosen, strides, defaults)
+        self._shape(shapes, fixed)
+        self._arguments(fixed, chosen, defaults)
         self._doubts()
         read = ReadKernel(self.source.name, "triton", Part(sliced.text(first), (), ()), facts)
         constants = {name: str(value) for name, value in first.items() if isinstance(value, int)}
-        rows = [one for one in facts.sizes if one in extents and one not in launch.sizes]
-        own = [{**chosen, **{name: one[name] for name in one if name in tuned}} for one in self.configs]
+        rows = [one for one in facts.sizes if one in reading.bounds and one not in launch.sizes]
+        own = [{**chosen, **{name: one[name] for name in one if name in self.tuned}} for one in self.configs]
         known = constants | {name: name for name in (*facts.sizes, *chosen)}
         return TritonKernel(read, sliced, parameters, reading, known, rows, grid, fixed, first, own, demands)
+
+    def _find_sizes(self) -> None:
+        """The parameters that are sizes, and the values of those that the launch computes from sizes."""
+        facts, reading, launch, composed = self.facts, self.reading, self.launch, list[str]()
+        counted = (reading.counted | reading.bounds) & reading.numbers
+        for name in (one for one in self.names if one not in (*self.strides, *self.heuristics, *self.tuned)):
+            if name in self.source.constexprs:
+                bounds = reading.bounds - reading.tiles.keys() - {*self.constants}
+                is_size = name in bounds or (launch.shaped(name) and name not in self.constants)
+            else:
+                is_size = name not in (*reading.pointers, *self.absent) and (name in counted or launch.shaped(name))
+                if is_size and launch.composed(name):
+                    composed.append(name)
+                    continue
+            if is_size:
+                facts.sizes.append(name)
+                launch.name(name)
+        for name in self.source.constexprs:
+            launch.name(name)
+        for name in composed:
+            if (value := launch.expression(name)) is not None:
+                facts.values[name] = value
+            else:
+                facts.sizes.append(name)
+                launch.name(name)
+
+    def _grid(self, text: Mapping[str, str], lists: Mapping[str, Sequence[Any]]) -> tuple[str, ...]:
+        """The grid of the launch, with the sizes that it has beside the kernel's. text: of constants; lists: values of
+        what is tuned, the first of which is the author's."""
+        facts = self.facts
+        grid, why = self.launch.dimensions() if self.grid is None else (self.grid, "")
+        facts.sizes += self.launch.sizes
+        grid = tuple(_replaced(one, text) for one in grid)
+        named = {*facts.sizes, *lists, *TRITON_OPTIONS}
+        if unknowns := sorted({name for one in grid for name in parse_names(one)} - named):
+            why = f"{', '.join(unknowns)} is not known"
+        if why:
+            facts.ask("launch", f"the grid: {why}")
+            facts.unknown = "the grid"
+            return ("1",)
+        return tuple(self._blocks_named(one, {name: listed[0] for name, listed in lists.items()}) for one in grid)
 
     def _demands(self, shapes: Shapes, chosen: Mapping[str, Any], sizes: dict[str, int]) -> list[Constraint]:
         """What blocks have to be by what they read; `sizes`, with which a draft begins, keep to it, as `requires` says
@@ -306,30 +315,19 @@ class _Reader:
     def _nodes(self) -> list[ast.AST]:
         return [node for one in self.slice.functions.values() for node in ast.walk(one)]
 
-    def _size_constant(self, name: str, extents: set[str]) -> bool:
-        """Whether a constexpr is a size of the workload: the launch takes it from a shape, or it bounds an array."""
-        if name not in self.source.constexprs or name in self.constants:
-            return False
-        return self.launch.shaped(name) or (name in extents and name not in self.reading.tiles)
-
     def _first(self, name: str) -> int:
         """The value of a size that a draft begins with."""
         small = name in self.reading.tiles or len(self.facts.sizes) > MANY
         return int(self.given.get(name, 64 if small else 1024))
 
     def _constants(
-        self,
-        tuned: list[str],
-        strides: list[str],
-        sizes: Mapping[str, int],
-        passed: Sequence[Mapping[str, Any]],
-        scope: dict[str, str],
-    ) -> tuple[dict[str, list[Any]], dict[str, Any]]:
-        """The values to tune around of constexprs that no list names, and the constants that stay. passed: by the
-        launch, for `sizes` and larger ones."""
-        values, fixed = dict[str, list[Any]](), dict[str, Any]()
+        self, sizes: Mapping[str, int], passed: Sequence[Mapping[str, Any]]
+    ) -> tuple[dict[str, list[Any]], dict[str, Any], dict[str, str]]:
+        """The values to tune around of constexprs that no list names, the constants that stay, and expressions of
+        constants. passed: by the launch, for `sizes` and larger ones."""
+        values, fixed, covering = dict[str, list[Any]](), dict[str, Any](), dict[str, str]()
         for name in self.names:
-            if name in (*tuned, *self.heuristics, *self.facts.sizes, *strides, *TRITON_OPTIONS):
+            if name in (*self.tuned, *self.heuristics, *self.facts.sizes, *self.strides, *TRITON_OPTIONS):
                 continue
             if name in self.absent:
                 fixed[name] = None
@@ -339,7 +337,7 @@ class _Reader:
             value = self.constants.get(name, _UNKNOWN)
             if covered in sizes and name not in self.constants:
                 self.heuristics = {**self.heuristics, name: f"lambda args: triton.next_power_of_2(args[{covered!r}])"}
-                scope[name] = f"2 ** ceil(log2({covered}))"
+                covering[name] = f"2 ** ceil(log2({covered}))"
                 continue
             by_size = value is _UNKNOWN
             tile = name in self.reading.tiles
@@ -356,56 +354,49 @@ class _Reader:
                 values[name] = [value, *((max(value // 8, 1), *larger) if by_size else ())]
             else:
                 fixed[name] = value
-        return values, fixed
+        return values, fixed, {name: str(value) for name, value in fixed.items() if isinstance(value, int)} | covering
 
     def _tested(self, name: str) -> bool:
         tests = [one.test for one in self._nodes() if isinstance(one, ast.If | ast.IfExp)]
         parts = [part for test in tests for part in (test.values if isinstance(test, ast.BoolOp) else [test])]
         return any(ast.unparse(part) in (name, f"not {name}") for part in parts)
 
-    def _shapes(
-        self,
-        source: str,
-        grid: Sequence[str],
-        chosen: Mapping[str, Any],
-        fixed: Mapping[str, Any],
-        strides: Sequence[str],
-    ) -> Shapes:
+    def _shapes(self, source: str, grid: Sequence[str], chosen: Mapping[str, Any], fixed: Mapping[str, Any]) -> Shapes:
         """The kernel's runs on the host, with `fixed` in its source and blocks of their own."""
         facts, tiles = self.facts, self.reading.tiles
-        ordered = [*self.launch.sizes, *(one for one in facts.sizes if one not in self.launch.sizes)]
         tiled = {name for axis in grid for name in re.findall(r"ceil_div\((\w+)", axis)}
         written = any(re.search(r"ceil_div\([^()]*, \d+\)", axis) for axis in grid)
         covering = dict.fromkeys(self._covering(chosen), COVERING)
-        chosen = {**chosen, **covering}
-        tuned = [] if written else [one for one, value in chosen.items() if one in tiles and is_power(value)]
-        blocks = [one for one in tuned if one not in covering]
-        nodes = [*self._nodes(), *(node for text in facts.values.values() for node in ast.walk(ast.parse(text)))]
+        free = [one for one, value in chosen.items() if one in tiles and one not in covering and is_power(value)]
+        texts = (*facts.values.values(), *grid)
+        nodes = [*self._nodes(), *(node for text in texts for node in ast.walk(ast.parse(text)))]
         divided = [one for one in nodes if isinstance(one, ast.BinOp) and isinstance(one.op, ast.FloorDiv | ast.Mod)]
-        quotients = dict.fromkeys((ast.unparse(one.left), ast.unparse(one.right)) for one in divided)
-        counts = {name for axis in grid for name in parse_names(axis)} | {of for _, of in quotients}
-        shapes = Shapes(ordered, counts - tiled, {*tiles}, blocks, quotients)
-        if facts.unknown == "the grid":
-            # Programs that share their work read all of it, in whatever grid.
-            grid, shapes.partly = (str(GUESSED_GRID),), True
-        arrays = {one: self._dtype(one) or self._float for one in self.dims if one not in self.absent}
-        shapes.places = {one: n for dims in self.dims.values() for n, one in enumerate(dims) if one in strides}
-        shapes.places |= {one: at[1] for one in strides if (at := self.launch.stride(one))}
-        shapes.places = {one: shapes.places.get(one, n) % STRIDES for n, one in enumerate(strides)}
+        quotients = [(one, of) for one, of in map(_quotient, divided) if one in facts.sizes and self._of_sizes(of)]
+        counts = {name for axis in grid for name in parse_names(axis)} | {ast.unparse(one.right) for one in divided}
+        ordered = [*self.launch.sizes, *(one for one in facts.sizes if one not in self.launch.sizes)]
+        arrays = {one: self._dtype(one) or self._float for one in self.arrays}
+        places = {one: n for array in arrays for n, one in enumerate(self._strides_of(array))}
+        places |= {one: at[1] for one in self.strides if (at := self.launch.stride(one))}
+        places = {one: places.get(one, n) % STRIDES for n, one in enumerate(self.strides)}
         # A constant has 32 bits at most.
-        shapes.places |= dict.fromkeys((one for one in strides if one in self.source.constexprs), STRIDES - 1)
+        places |= dict.fromkeys((one for one in self.strides if one in self.source.constexprs), STRIDES - 1)
+        others = [one for one in self.names if one not in {*arrays, *fixed, *self.heuristics, *places}]
+        numbers = {one: facts.values.get(one, one) for one in others}
         passed = {name: value for name, value in self.constants.items() if isinstance(value, int | float)}
-        numbers = {
-            one: one if one in facts.sizes or one in blocks else chosen.get(one, passed.get(one, 1))
-            for one in self.names
-            if one not in {*arrays, *fixed, *self.heuristics, *shapes.places}
-        }
-        numbers |= {one: text for one, text in facts.values.items() if one in numbers}
-        shapes.run(source, self.source.name, grid, arrays, numbers, {**fixed, **chosen})
+        values = {**dict.fromkeys(self.names, 1), **passed, **fixed, **chosen, **covering}
+        sets, guessed = sets_of(ordered, counts - tiled, tiles, quotients), facts.unknown == "the grid"
+        shapes = Shapes(sets, [] if written else free, places, guessed=guessed)
+        # Programs that share their work read all of it, in whatever grid.
+        axes = (str(GUESSED_GRID),) * self.reading.axes if guessed else grid
+        shapes.run(source, self.source.name, axes, arrays, numbers, values)
         if shapes.why:
-            why = f"the shapes are read off the source, as the kernel does not run on the host ({shapes.why})"
-            facts.ask("source", why)
+            facts.ask("source", f"no shape is known, as the kernel does not run on the host ({shapes.why})")
         return shapes
+
+    def _of_sizes(self, text: str) -> bool:
+        """Whether an expression depends on sizes, and on nothing else."""
+        names = parse_names(text)
+        return bool(names) and names <= {*self.facts.sizes}
 
     def _dtype(self, array: str) -> str | None:
         told = self.launch.dtype(array)
@@ -416,57 +407,39 @@ class _Reader:
         """The type that arrays are drafted with."""
         return "float16" if self.reading.products else "float32"
 
-    def _arrays(self, strides: list[str], grid: Sequence[str], shapes: Shapes, fixed: Mapping[str, Any]) -> None:
-        """Roles and shapes of arrays, and the values of strides."""
-        facts, sizes = self.facts, {*self.facts.sizes}
-        for array, dims in self.dims.items():
-            if array in self.absent:
-                continue
-            facts.roles[array] = self.reading.role(array)  # type: ignore[assignment]
-            told_strides = {one: at for one in strides if (at := self.launch.stride(one)) and one in self.reading.used}
-            axes: Mapping[str, int]
-            axes = {one: at[1] for one, at in told_strides.items() if at[0] == array and at[1] >= 0}
-            order = sorted(dims, key=lambda one: (one == "1", axes.get(one, 0), -one.count("*")))
-            shape = list[str]()
-            for one in order:
-                extent = dims[one]
-                if extent and extent.startswith("@"):
-                    axis = int(extent[1:]) if extent[1:].isdigit() else len(grid)
-                    extent = (
-                        re.sub(r"^ceil_div\((\w+), .*\)$", r"\1", grid[axis])
-                        if axis < len(grid) and not facts.unknown
-                        else None
-                    )
-                if extent is None or not parse_names(extent) <= sizes:
-                    extent = "?"
-                shape.append(extent)
-            if shape and "?" not in shape:
-                facts.shapes[array] = tuple(shape)
-            if shapes.reached(array):
-                supposed = facts.shapes.pop(array, None)
-                shape, axes = shapes.of(array, supposed, axes, [*dims], fixed)
-                if shapes.partly and "?" in shape and supposed:
-                    shape = [*supposed]
-                facts.shapes |= {array: tuple(shape)} if "?" not in shape else {}
-            for place, one in enumerate(order if len(order) == len(facts.shapes.get(array, ())) else ()):
-                if one in strides:
-                    facts.values.setdefault(one, product(facts.shapes[array][place + 1 :]) or "1")
-            for one, axis in axes.items():
-                inner = facts.shapes.get(array, shape)[axis + 1 :]
-                facts.values |= {one: product(inner) or "1"} if "?" not in inner else {}
-            if array not in facts.shapes:
-                seen = f", of which [{', '.join(shape)}] is seen" if shape and set(shape) != {"?"} else ""
-                facts.ask(array, f"the shape{seen}")
-        for one in strides:
-            if (at := self.launch.stride(one)) and at[0] in self.absent:
-                facts.values[one] = "0"
-            known = facts.shapes.get(at[0], ()) if at and one not in facts.values else ()
-            if at and -len(known) <= at[1] < len(known):
-                facts.values[one] = product(known[at[1] % len(known) + 1 :]) or "1"
+    def _strides_of(self, array: str) -> list[str]:
+        """The strides by which the array's indices are multiplied."""
+        stepped = {name for names in self.reading.steps.get(array, ()) for name in names}
+        return [one for one in self.strides if one in stepped]
 
-    def _arguments(
-        self, fixed: Mapping[str, Any], chosen: Mapping[str, Any], strides: list[str], sizes: Mapping[str, int]
-    ) -> None:
+    def _shape(self, shapes: Shapes, fixed: Mapping[str, Any]) -> None:
+        """Roles and shapes of arrays, and the values of strides."""
+        facts = self.facts
+        told = {one: at for one in self.strides if (at := self.launch.stride(one))}
+        for array in self.arrays:
+            facts.roles[array] = self.reading.role(array)  # type: ignore[assignment]
+            if not shapes.reached(array):
+                why = "no run on the host reaches it" if shapes.ran else "the kernel does not run on the host"
+                facts.ask(array, f"the shape, as {why}")
+                continue
+            own = [one for one in self._strides_of(array) if one not in told or told[one][0] == array]
+            shape, axes = shapes.of(array, own, self.reading.steps.get(array, ()), fixed)
+            for one, axis in axes.items():
+                inner = shape[axis + 1 :]
+                facts.values |= {one: product(inner) or "1"} if "?" not in inner else {}
+            if "?" not in shape:
+                facts.shapes[array] = tuple(shape)
+            else:
+                seen = f", of which [{', '.join(shape)}] is seen" if set(shape) != {"?"} else ""
+                facts.ask(array, f"the shape{seen}")
+        for one, (array, axis) in told.items():
+            known = facts.shapes.get(array, ())
+            if array in self.absent:
+                facts.values[one] = "0"
+            elif one not in facts.values and -len(known) <= axis < len(known):
+                facts.values[one] = product(known[axis % len(known) + 1 :]) or "1"
+
+    def _arguments(self, fixed: Mapping[str, Any], chosen: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
         facts, taken = self.facts, {*self.names, *self.facts.sizes}
         types = next(one for one in ("T", "TYPE", "ARRAY_TYPE") if one not in taken)
         for name in self.names:
@@ -478,7 +451,7 @@ class _Reader:
                 facts.parameters.append(Argument(name, Kind("pointer", 8, f"{dtype}*"), dtype, "", None))
                 continue
             value = self.constants.get(name)
-            whole = name in facts.sizes or name in strides or isinstance(value, int) or name in self.reading.whole
+            whole = name in facts.sizes or name in self.strides or isinstance(value, int) or name in self.reading.whole
             text = str(sizes.get(name, value if isinstance(value, int | float) else ""))
             if isinstance(value, int | float) and name not in facts.sizes:
                 facts.values[name] = text
@@ -522,6 +495,15 @@ def _replaced(text: str, values: Mapping[str, str]) -> str:
     for name, value in values.items():
         text = re.sub(rf"\b{name}\b", value if value.isidentifier() or value.isdigit() else f"({value})", text)
     return text
+
+
+def _quotient(node: ast.expr) -> tuple[str, str]:
+    """The dividend of divisions one after the other, and the product of all that divides it."""
+    divisors = list[str]()
+    while isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv | ast.Mod):
+        divisors.append(ast.unparse(node.right))
+        node = node.left
+    return ast.unparse(node), product(divisors)
 
 
 WHERE = "tune_kernel"

@@ -20,8 +20,10 @@ import resource
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
+from math import lcm
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,8 @@ import numpy as np
 from tunesmith.kernels.build.guard import refuse_text
 from tunesmith.kernels.build.python_source import FIXED
 from tunesmith.kernels.reader.facts import product
-from tunesmith.kernels.reader.shapes import fit, values
+from tunesmith.kernels.reader.parse import SourceError
+from tunesmith.kernels.reader.shapes import fit
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import ExpressionError, parse
 
@@ -39,7 +42,8 @@ PLAIN_BITS, STRIDE_BITS, STRIDES, ARRAY_BITS = 24, 8, 4, 59
 bytes, whose elements have eight at most."""
 _PLACES = tuple(PLAIN_BITS + STRIDE_BITS * at for at in reversed(range(STRIDES)))
 SECONDS = 45.0
-"""The time of all runs."""
+LONG = f"it takes longer than {SECONDS:g} s"
+"""The time of all runs, and what is said where they take longer."""
 
 SETS = 3
 _ROWS, _FEW, _POWERS = (16, 48, 80, 112, 144, 176, 208), (2, 3, 4, 5, 6, 7, 8, 9), (64, 128, 32)
@@ -51,16 +55,26 @@ Extents = dict[str, list[int]]
 """By array, one more than the largest offset without strides, and than the largest index of each of STRIDES strides."""
 
 
+def require_triton() -> None:
+    """Raises `SourceError` where Triton is not installed."""
+    try:
+        importlib.import_module("triton")
+    except ImportError as error:
+        raise SourceError(
+            f"Triton kernels cannot be drafted here ({error}): install it with `pip install 'tunesmith[triton]'`."
+        ) from error
+
+
 def stride(place: int) -> int:
     """The value to pass for a stride, one of STRIDES: of the first ones beyond 32 bits, in which products overflow."""
     return 1 << _PLACES[place]
 
 
 def sets_of(
-    sizes: Sequence[str], few: Collection[str], powers: Collection[str], multiples: Collection[tuple[str, str]]
+    sizes: Sequence[str], few: Collection[str], powers: Collection[str], quotients: Collection[tuple[str, str]]
 ) -> list[dict[str, int]]:
     """Sets of values of sizes, as small as they can be to differ within a set and from set to set. few: sizes that
-    count programs; powers: of two; multiples: sizes with other ones that divide them."""
+    count programs; powers: of two; quotients: sizes, and expressions of other ones that divide them."""
     found: list[dict[str, int]] = [{} for _ in range(SETS)]
     for known, names in (
         (_POWERS, [one for one in sizes if one in powers]),
@@ -71,7 +85,8 @@ def sets_of(
         for at, one in enumerate(found):
             one |= {name: known[(place + at) % count] for place, name in enumerate(names)}
     for one, times in zip(found, (3, 2, 3), strict=True):
-        one |= {name: one[of] * times for name, of in multiples}
+        for name in dict.fromkeys(name for name, _ in quotients):
+            one[name] = times * lcm(*(parse(of).integer(one) for other, of in quotients if other == name))
     return found
 
 
@@ -80,51 +95,42 @@ def trace(source: str, entry: str, runs: Sequence[Mapping[str, Any]]) -> list[Ex
 
     source: with `FIXED`; runs: `grid`; `numbers`, values by argument; `arrays`, types by argument; `loaded`, the value
     of all that is loaded."""
-    with tempfile.TemporaryDirectory(prefix="tunesmith-triton-") as folder:
-        place = Path(folder)
-        place.joinpath("kernel.py").write_text(source, encoding="utf-8")
-        place.joinpath("runs.json").write_text(json.dumps({"entry": entry, "runs": runs}), encoding="utf-8")
-        count = min(len(runs), os.cpu_count() or 1)
-        environment, until = {**os.environ, "TRITON_INTERPRET": "1"}, time.monotonic() + SECONDS
-        commands = [[sys.executable, "-m", __name__, folder, str(part), str(count)] for part in range(count)]
-        pipes: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-        started = [subprocess.Popen(one, env=environment, **pipes) for one in commands]
-        found: list[Extents | str] = [f"it takes longer than {SECONDS:g} s" for _ in runs]
-        try:
-            for part, process in enumerate(started):
-                said = process.communicate(timeout=max(until - time.monotonic(), 0.1))[1].strip()
-                if process.returncode == 0:
-                    found[part::count] = json.loads(place.joinpath(f"{part}.json").read_text(encoding="utf-8"))
-                elif process.returncode > 0:
-                    found[part::count] = [said.rpartition("\n")[2][:200] for _ in runs[part::count]]
-        except subprocess.TimeoutExpired:
-            pass  # as found so far
-        finally:
-            for process in started:
-                process.kill()
-                process.wait()
-        return found
+    count, found = min(len(runs), os.cpu_count() or 1), list[Extents | str]([""] * len(runs))
+    with tempfile.TemporaryDirectory(prefix="tunesmith-triton-") as folder, ThreadPoolExecutor(count) as pool:
+        path = Path(folder, "kernel.py")
+        path.write_text(source, encoding="utf-8")
+        parts = [pool.submit(_in_process, path, entry, runs[part::count]) for part in range(count)]
+        for part, one in enumerate(parts):
+            found[part::count] = one.result()
+    return found
+
+
+def _in_process(path: Path, entry: str, runs: Sequence[Mapping[str, Any]]) -> list[Extents | str]:
+    """`trace` in one process with Triton's interpreter."""
+    command, environment = [sys.executable, "-m", __name__, str(path), entry], {**os.environ, "TRITON_INTERPRET": "1"}
+    pipes: dict[str, Any] = {"input": json.dumps(runs), "env": environment, "capture_output": True, "text": True}
+    try:
+        done = subprocess.run(command, timeout=SECONDS, **pipes)
+    except subprocess.TimeoutExpired:
+        return [LONG] * len(runs)
+    if done.returncode:
+        return [LONG if done.returncode < 0 else done.stderr.strip().rpartition("\n")[2][:200]] * len(runs)
+    # Behind what the kernel prints.
+    found: list[Extents | str] = json.loads(done.stdout.rpartition("\n")[2])
+    return found
 
 
 class Shapes:
-    """The runs of a kernel. sizes: in the order of dimensions, few and powers among them as of `sets_of`; blocks: its
-    parameters that are sizes of blocks; quotients: dividends and divisors of its whole divisions. places: by stride,
-    its place in an address; partly: whether the grid is a guess; why: why the kernel cannot be run, else empty; whole:
-    sizes that a block has to divide, with the block; shrinking: by block, arrays that get shorter if it is doubled."""
+    """The runs of a kernel. sets: of sizes in the order of dimensions; blocks: its parameters that are sizes of blocks;
+    places: by stride, its place in an address; guessed: whether the grid is a guess. why: why the kernel cannot be run,
+    else empty; whole: sizes that a block has to divide, with the block; shrinking: by block, arrays that get shorter if
+    it is doubled."""
 
     def __init__(
-        self,
-        sizes: Sequence[str],
-        few: Collection[str],
-        powers: Collection[str],
-        blocks: Sequence[str],
-        quotients: Collection[tuple[str, str]],
+        self, sets: Sequence[Mapping[str, int]], blocks: Sequence[str], places: Mapping[str, int], *, guessed: bool
     ) -> None:
-        multiples = [(one, of) for one, of in quotients if one in sizes and of in sizes]
-        self.sets = sets_of(sizes, few, powers, multiples)
-        self.blocks, self.places, self.why = list(blocks), dict[str, int](), ""
+        self.sets, self.blocks, self.places, self.guessed, self.why = sets, blocks, places, guessed, ""
         self.whole, self.shrinking = dict[tuple[str, str], None](), dict[str, set[str]]()
-        self.partly = False
         self._runs, self._unsized = list[Extents](), set[str]()
 
     def run(
@@ -133,19 +139,20 @@ class Shapes:
         entry: str,
         grid: Sequence[str],
         arrays: Mapping[str, str],
-        numbers: Mapping[str, Any],
-        names: Mapping[str, Any],
+        numbers: Mapping[str, str],
+        values: Mapping[str, Any],
     ) -> None:
         """Runs the kernel on each set of sizes, and again on the second one, in which sizes have several blocks: with
         other numbers in its arrays, and with each block doubled.
 
-        arrays: types by argument; numbers: values or expressions by argument; names: constants in expressions."""
+        arrays: types by argument; numbers: expressions by argument; values: of names in expressions that are no
+        sizes."""
         further = [(self.sets[1], {}), *((self.sets[1], {one: 2 * LEAST_BLOCK}) for one in self.blocks)]
         asked = list[dict[str, Any]]()
         for number, (sizes, larger) in enumerate([*((one, {}) for one in self.sets), *further]):
-            known = {**names, **sizes, **dict.fromkeys(self.blocks, LEAST_BLOCK), **larger}
+            known = {**values, **sizes, **dict.fromkeys(self.blocks, LEAST_BLOCK), **larger}
             try:
-                passed = {one: parse(v).integer(known) if isinstance(v, str) else v for one, v in numbers.items()}
+                passed = {one: known[v] if v in known else parse(v).integer(known) for one, v in numbers.items()}
                 axes = [parse(one).integer(known) for one in grid]
             except ExpressionError as error:
                 self.why = str(error)
@@ -168,47 +175,48 @@ class Shapes:
                 if {*beyond} - {*self.sets[1].values()}:
                     self._unsized.add(array)
 
+    @property
+    def ran(self) -> bool:
+        return bool(self._runs)
+
     def reached(self, array: str) -> bool:
         """Whether the array is read or written in each run."""
-        return bool(self._runs) and all(any(one[array]) for one in self._runs[: SETS + 1])
+        return self.ran and all(any(one[array]) for one in self._runs[: SETS + 1])
 
     def of(
-        self,
-        array: str,
-        supposed: tuple[str, ...] | None,
-        axes: Mapping[str, int],
-        factors: Sequence[str],
-        fixed: Mapping[str, Any],
-    ) -> tuple[list[str], Mapping[str, int]]:
+        self, array: str, strides: Sequence[str], steps: Iterable[frozenset[str]], fixed: Mapping[str, Any]
+    ) -> tuple[list[str], dict[str, int]]:
         """The shape of an array, with "?" for what no size tells, and the dimensions of its strides.
 
-        supposed: the shape by the source, whose order is taken if it is as large; axes: of its strides in the launch;
-        factors: by which the source multiplies indices; fixed: values of blocks that are not tuned."""
+        strides: of the array, by which its indices are multiplied; steps: the names in all that they are multiplied by;
+        fixed: values of blocks that are not tuned."""
         plain, *by_place = zip(*(one[array] for one in self._runs[:SETS]), strict=True)
         plainly, *others = self._runs[SETS][array]
-        order = {self.places[one]: axis for one, axis in axes.items()}
-        used = [at for at, one in enumerate(by_place) if any(each > 1 for each in one) or at in order]
-        if not used and supposed and values(product(supposed), self.sets) == plain:
-            return list(supposed), axes
-        used = sorted(used, key=lambda one: order.get(one, one))
-        strides = frozenset(frozenset(re.findall(r"\w+", one)) for one in factors)
-        shape = [product(self._dimensions(by_place[at], others[at], strides)) for at in used]
+        own = {one: self.places[one] for one in strides}
+        used = [at for at, one in enumerate(by_place) if any(each > 1 for each in one) or at in own.values()]
+        within = frozenset(steps)
+        shape = [product(self._dimensions(by_place[at], others[at], within)) for at in used]
         if not used or any(one > 1 for one in plain):
-            shape += self._dimensions(plain, plainly, strides)
-        for block in (name for name, arrays in self.shrinking.items() if array in arrays):
-            value = str(fixed[block]) if block in fixed else "?"
-            shape = [re.sub(rf"\b{LEAST_BLOCK}\b", value, one) for one in shape]
-        if array in self._unsized:
-            shape = ["?" if one.isdigit() else one for one in shape]
-        if self.partly:
-            shape = ["?" if str(GUESSED_GRID) in re.findall(r"\d+", one) else one for one in shape]
-        return ["?" if "?" in one else one for one in shape], {one: used.index(self.places[one]) for one in axes}
+            dims = self._dimensions(plain, plainly, within)
+            # Where nothing tells which of two sizes is the inner one, they make one dimension.
+            parts = groupby(dims, lambda one: sum(bool(step & {*re.findall(r"\w+", one)}) for step in within))
+            shape += [product(list(group)) for _, group in parts]
+        shape = [self._certain(one, array, fixed) for one in shape]
+        return shape, {one: used.index(place) for one, place in own.items()}
 
-    def _dimensions(self, reach: Sequence[int], other: int, strides: frozenset[frozenset[str]]) -> tuple[str, ...]:
+    def _certain(self, extent: str, array: str, fixed: Mapping[str, Any]) -> str:
+        """An extent, or "?" where a number in it is one of these runs."""
+        for block in (name for name, arrays in self.shrinking.items() if array in arrays):
+            extent = re.sub(rf"\b{LEAST_BLOCK}\b", str(fixed.get(block, "?")), extent)
+        chance = [*([LEAST_BLOCK] if array in self._unsized else []), *([GUESSED_GRID] if self.guessed else [])]
+        by_chance = any(int(one) % of == 0 for one in re.findall(r"\b\d+\b", extent) for of in chance)
+        return "?" if "?" in extent or by_chance or (extent.isdigit() and array in self._unsized) else extent
+
+    def _dimensions(self, reach: Sequence[int], other: int, steps: frozenset[frozenset[str]]) -> tuple[str, ...]:
         # An index that is read from an array tells no size, and does not exceed the one that it belongs to.
         first, second = (one + 1 for one in LOADED)
         known = reach[1] == other or (reach[1] > first and other == second)
-        return (fit(reach, self.sets, strides) if known else None) or ("?",)
+        return (fit(reach, self.sets, steps) if known else None) or ("?",)
 
 
 # In the process with the interpreter
@@ -290,18 +298,16 @@ def _run(kernel: Any, fixed: Mapping[str, Any], run: Mapping[str, Any]) -> Exten
     return dict(zip(arrays, memory.extents, strict=True))
 
 
-def _main(folder: Path, part: int, of: int) -> None:
+def _main(path: Path, entry: str) -> None:
     # Whoever started this process may be gone.
     resource.setrlimit(resource.RLIMIT_CPU, (int(SECONDS), int(SECONDS)))
-    asked = json.loads(folder.joinpath("runs.json").read_text(encoding="utf-8"))
-    spec = importlib.util.spec_from_file_location("kernel", folder / "kernel.py")
+    spec = importlib.util.spec_from_file_location("kernel", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    kernel, fixed = getattr(module, asked["entry"]), getattr(module, FIXED, {})
-    found = [_run(kernel, fixed, one) for one in asked["runs"][part::of]]
-    folder.joinpath(f"{part}.json").write_text(json.dumps(found), encoding="utf-8")
+    found = [_run(getattr(module, entry), getattr(module, FIXED, {}), one) for one in json.load(sys.stdin)]
+    print(f"\n{json.dumps(found)}", end="")
 
 
 if __name__ == "__main__":
-    _main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    _main(Path(sys.argv[1]), sys.argv[2])

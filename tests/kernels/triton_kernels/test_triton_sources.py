@@ -1,13 +1,16 @@
-"""Triton's sources: what they may contain, what of a workload decides the machine code, whose arguments are passed."""
+"""Triton's sources: what they may contain, what of a workload decides the machine code, whose arguments are passed; and
+what is said where no task can be drafted of one. Needs no Triton."""
 
 import ast
 import math
+import sys
 from pathlib import Path
 
 import pytest
 from written import KERNEL, triton_task
 
 from tunesmith.actors.judging.judge import MAX_CLASSES, of_few_classes
+from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import as_triton
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.build.guard import refuse_text
@@ -17,6 +20,7 @@ from tunesmith.kernels.check.plan import plan
 from tunesmith.kernels.reader.signature import require_signatures
 from tunesmith.kernels.rewrite.template import rewrite
 from tunesmith.kernels.spec.task import TaskError
+from tunesmith.kernels.triton.draft import draft_triton
 
 HEURISTICS = KERNEL.replace(
     "@triton.jit", '@triton.heuristics({"BLOCK": lambda args: min(args["n"], 256)})\n@triton.jit'
@@ -116,3 +120,26 @@ def test_of_a_size_that_a_block_covers_the_power_of_two_decides(tmp_path: Path) 
     template = others.sources("triton").templates[0]
     steps = plan(others, limits, 0, math.inf, None, template.source, set())
     assert of_few_classes(others, template, steps) == steps
+
+
+@pytest.mark.parametrize(
+    ("text", "entry", "sentence"),
+    [
+        (KERNEL + KERNEL.replace("run", "other"), None, "there are 2 kernels: choose one of run, other"),
+        (KERNEL, "mul", "there is no kernel 'mul'; choose --entry from run"),
+        ("\ndef f(:\n", None, "line 2: it is not valid Python"),
+        (
+            KERNEL,
+            "run",
+            r"^Triton kernels cannot be drafted here \(.*\): install it with `pip install 'tunesmith\[triton\]'`.$",
+        ),
+    ],
+)
+def test_what_is_no_kernel_is_refused_and_a_draft_needs_triton(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, entry: str | None, sentence: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "triton", None)
+    path = tmp_path / "model.py"
+    path.write_text(text)
+    with pytest.raises(TunesmithError, match=sentence):
+        draft_triton(path, entry)
