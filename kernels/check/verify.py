@@ -225,14 +225,15 @@ def _deviations(baseline: Candidate, step: Step, data: WorkloadData, loaded: dic
     launches = data.bind(baseline, loaded)
     if not isinstance(launches, list):
         return str(launches)
-    largest = largest_error(data.task) if step.own else MAX_PLAIN_ERROR
-    allowed = {argument.name: largest for argument in data.task.outputs}
+    allowed = {
+        one.argument.name: largest_error(data.task, one.dtype) if step.own else MAX_PLAIN_ERROR for one in data.outputs
+    }
     standard = []
     if step.derived:
         data.restore()
     for variant in range(len(data.variants)):
         _launch(data, launches[0], 0, variant)
-        found = measure_set(data, 0, allowed, lenient=not step.own)
+        found = measure_set(data, 0, allowed, lenient=_lenient(data.task, step))
         wrong = (check_surroundings(data, {0}) if step.derived else None) or found
         if isinstance(wrong, WrongResult):
             return wrong.detail
@@ -240,6 +241,11 @@ def _deviations(baseline: Candidate, step: Step, data: WorkloadData, loaded: dic
             return "an infinite error"
         standard.append(found)
     return tuple(standard)
+
+
+def _lenient(task: Task, step: Step) -> bool:
+    """Whether nobody chose a tolerance for the contents of a step."""
+    return not step.own or not task.tolerance
 
 
 def time_baseline(baseline: Candidate, step: Step, data: WorkloadData, loaded: dict[str, object]) -> float:
@@ -369,7 +375,9 @@ class _StepLaunches:
         _launch(self._data, self._launches[index], index, self._data.held(index))
 
     def _measure(self, index: int) -> Measured:
-        return measure_set(self._data, index, self._allowed[self._data.held(index)], lenient=not self._step.own)
+        return measure_set(
+            self._data, index, self._allowed[self._data.held(index)], lenient=_lenient(self._data.task, self._step)
+        )
 
 
 _CHECKS = ("result", "surroundings", "accuracy", "repeats", "stale", "other_set", "surroundings_at_the_end")

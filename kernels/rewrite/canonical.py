@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -126,12 +125,14 @@ def _returned(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
         names = [one for one in value.walk() if one.what == "name"]
         own = facts.declared_in(facts.body) | {*facts.parameters}
         hidden = {one.name for one in own} & {one.op for one in names if one.symbol not in pairs}
-        words = set(_WORD.findall(facts.text(value))) - {one.op for one in value.walk()} - _WORDS
         inside = [*value.walk(), *(one for node in given for one in node.walk())]
         plain = all(one.what not in _ACTING and not one.op.startswith("atom") and not one.fixed for one in inside)
         result = _as(value, call.type)
+        # A template's own names, and those of a namespace, mean nothing here.
+        of_template = call.cursor.referenced.get_num_template_arguments() > 0
+        named = of_template and any(one.what in ("cast", "construct", "literal") for one in value.walk())
         scoped = facts.syntax.unit.scope(call.cursor.referenced)
-        if pairs and plain and result and all(texts.values()) and not (hidden or words or scoped):
+        if pairs and plain and result and all(texts.values()) and not (hidden or named or scoped):
             swaps = [replace(one, *texts[one.symbol]) for one in names if one.symbol in pairs]
             inner = [part if isinstance(part, str) else span(value, *swaps) for part in result]
             found.append(replace(call, *inner))
@@ -140,8 +141,6 @@ def _returned(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
 
 
 _ACTING = frozenset({"assign", "count", "asm", "lambda", "address"})
-_WORD = re.compile(r"(?<!\w)[A-Za-z_]\w*")
-_WORDS = frozenset({"const", "unsigned", "int", "float", "double", "long", "short", "char", "size_t", "static_cast"})
 
 
 def _as(node: Node, kind: Kind) -> tuple[str | Span, ...]:

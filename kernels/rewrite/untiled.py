@@ -12,6 +12,7 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeVar, cast
 
 from tunesmith.kernels.reader.syntax import NOTHING, READING, Node, Symbol
 from tunesmith.kernels.rewrite.edits import Edit, Span, rendered, replace, span
@@ -20,6 +21,7 @@ from tunesmith.kernels.rewrite.forms import ONE, ZERO, Form
 from tunesmith.kernels.rewrite.passes.record import Subject
 from tunesmith.kernels.spec.template import LaunchGeometry
 
+T = TypeVar("T")
 _NUMBER = frozenset({"threadIdx.x"})
 _AXES = tuple(f"threadIdx.{axis}" for axis in AXES)
 
@@ -62,6 +64,11 @@ def _require(holds: object) -> None:
         raise _Unknown
 
 
+def _known(value: T | None) -> T:
+    _require(value is not None)
+    return cast(T, value)
+
+
 class _Untiled:
     def __init__(self, subject: Subject) -> None:
         self.subject, self.facts = subject, subject.facts
@@ -80,13 +87,11 @@ class _Untiled:
         while len(adding) == 1 and adding[0].what == "if" and len(adding[0].kids) == 2:
             within = adding[0].kids[1]
             adding = within.kids if within.what == "block" else [within]
-        inner = facts.loop(_bare(adding[0])) if len(adding) == 1 else None
-        _require(inner is not None)
-        assert inner is not None
-        test, depth = inner.node.kids[1], inner.bound.constant
-        _require(depth and inner.kind == "counting" and inner.first == ZERO and not inner.fixed)
+        _require(len(adding) == 1)
+        self.inner = inner = _known(facts.loop(_bare(adding[0])))
+        self.depth, self.rounds, test = Form.number(inner.bound.constant or 0), self._rounds(), inner.node.kids[1]
+        _require(self.depth != ZERO and inner.kind == "counting" and inner.first == ZERO and not inner.fixed)
         _require(test.op == "<" and test.kids[0].symbol is inner.variable)
-        self.inner, self.depth, self.rounds = inner, Form.number(depth or 0), self._rounds()
         self.tiles = {one: self._tile(one, loading) for one in facts.shared}
         self.outside = [one for one in facts.accesses if one.root in facts.arrays and not self.loop.holds(one.node)]
         _require(facts.moved.keys().isdisjoint(facts.escaping))
@@ -106,25 +111,20 @@ class _Untiled:
             tile = self.tiles[one.root]
             at = self._place(tile, one)
             for condition in tile.under:
-                _require(condition.least is not None)
-                least = self._moved(condition.least or ZERO, at)
+                least = self._moved(_known(condition.least), at)
                 if self.inner.atom in least.atoms:
                     _require(least.times(self.inner.atom) == -ONE)
                     limits[least.without(self.inner.atom) + ONE] = None
                 else:
                     _require(least in ends)
             swaps.append(replace(one.node, *self._loaded(tile, at, one)))
-        guard = [f"({self._written(one)}) >= 0" for one in ends]
-        head = f"if (!({' && '.join(guard)})) return;\n" if guard else ""
-        bound = replace(self.inner.node.kids[1].kids[1], self._bound(list(limits)))
-        edits = [
-            replace(self.loop, head, Span(self.inner.node.start, facts.syntax.end(self.inner.node), (bound, *swaps)))
-        ]
+        guard, node = " && ".join(f"({self._written(one)}) >= 0" for one in ends), self.inner.node
+        swaps.append(replace(node.kids[1].kids[1], self._bound(list(limits))))
+        inside = Span(node.start, facts.syntax.end(node), tuple(swaps))
+        edits = [replace(self.loop, f"if (!({guard})) return;\n" if guard else "", inside)]
         for array in self.tiles:
-            made = array.declared.parent if array.declared is not None else None
-            _require(made is not None and made.what == "declaration")
-            assert made is not None
-            _require({each.symbol for each in made.kids} <= self.tiles.keys())
+            made = _known(_known(array.declared).parent)
+            _require(made.what == "declaration" and {each.symbol for each in made.kids} <= self.tiles.keys())
             edits += [] if self.loop.holds(made) else [Edit(made.start, facts.syntax.end(made), ())]
         edits += [
             replace(one.node, self._element(one, self._joined(self._plain(self._index(one))))) for one in self.outside
@@ -306,9 +306,7 @@ class _Untiled:
         return form
 
     def _written(self, form: Form) -> str:
-        text = self.subject.written(form, None, {self.inner.atom: self.inner.variable.name})
-        _require(text is not None)
-        return text or ""
+        return _known(self.subject.written(form, None, {self.inner.atom: self.inner.variable.name}))
 
     def _element(self, access: Access, form: Form) -> str:
         """An element of an array in C."""
