@@ -300,7 +300,8 @@ def _distances(facts: Facts, loop: Loop, pointer: Symbol) -> list[Edit]:
     counts = (move.what, move.op) in (("assign", "+="), ("count", "++")) and move.parent is loop.body and not move.fixed
     ends = any(one.what in ("continue", "return", "goto") for one in loop.body.walk())
     outside = any(one.start >= loop.node.end or (one.fixed and loop.body.holds(one)) for one in uses)
-    if len(inside) != 1 or not counts or ends or outside or home is not loop.node.parent:
+    alone = loop.node in facts.homes.get(loop.variable, []) and home is loop.node.parent
+    if len(inside) != 1 or not counts or ends or outside or not alone:
         return []
     by = facts.form(move.kids[1]) if move.what == "assign" else Form.number(1)
     each = by.over(loop.step)
@@ -309,11 +310,14 @@ def _distances(facts: Facts, loop: Loop, pointer: Symbol) -> list[Edit]:
         return []
     name, first, shown = loop.variable.name, loop.first_node, facts.text(move.kids[-1])
     rounds = name if loop.first == Form() else f"({name} - ({facts.text(first)}))"
-    found = [Edit(move.start, facts.syntax.end(move), ())]
+    found, wide = (
+        [Edit(move.start, facts.syntax.end(move), ())],
+        "long" if facts.syntax.language != "cuda" else "long long",
+    )
     for use in uses:
         if loop.body.holds(use) and not move.holds(use):
             after = "" if use.start < move.start else f" + ({shown if move.what == 'assign' else 1})"
-            found.append(replace(use, f"({pointer.name} + {rounds} * ({factor}){after})"))
+            found.append(replace(use, f"({pointer.name} + ({wide}){rounds} * ({factor}){after})"))
     return found
 
 

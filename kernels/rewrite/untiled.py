@@ -93,9 +93,13 @@ class _Untiled:
         _require(self.depth != ZERO and inner.kind == "counting" and inner.first == ZERO and not inner.fixed)
         _require(test.op == "<" and test.kids[0].symbol is inner.variable)
         self.tiles = {one: self._tile(one, loading) for one in facts.shared}
-        self.outside = [one for one in facts.accesses if one.root in facts.arrays and not self.loop.holds(one.node)]
+        changed = {symbol for part in loading for symbol in facts.changed_in(part)}
+        _require(changed <= facts.declared_in(self.loop) | self.tiles.keys())
+        of_arrays = [one for one in facts.accesses if one.root in facts.arrays]
+        self.others = [one for one in of_arrays if not any(part.holds(one.node) for part in loading)]
+        _require(not any(one.written and self.loop.holds(one.node) for one in self.others))
         _require(facts.moved.keys().isdisjoint(facts.escaping))
-        results = [self._plain(self._index(one)) for one in self.outside if one.written]
+        results = [self._plain(self._index(one)) for one in self.others if one.written]
         across = {self._block_of(form, thread) for form in results for thread in _AXES[:2]}
         self.swapped = across == {("threadIdx.x", "y"), ("threadIdx.y", "x")}
 
@@ -105,7 +109,7 @@ class _Untiled:
         reads = [one for one in facts.inside(self.inner.body) if one.root in self.tiles]
         _require({one.root for one in reads} == self.tiles.keys() and not any(one.written for one in reads))
         self._require_own_names(reads)
-        ends, limits, swaps = self._guards(), dict[Form, None](), list[Edit]()
+        ends, limits, swaps = self._guards(), dict[Form, set[Node]](), list[Edit]()
         _require(all(self._follows(one, ends) for one in facts.conditions(self.inner.node, self.loop.kids[3])[0]))
         for one in reads:
             tile = self.tiles[one.root]
@@ -114,10 +118,11 @@ class _Untiled:
                 least = self._moved(_known(condition.least), at)
                 if self.inner.atom in least.atoms:
                     _require(least.times(self.inner.atom) == -ONE)
-                    limits[least.without(self.inner.atom) + ONE] = None
+                    limits.setdefault(least.without(self.inner.atom) + ONE, set()).add(one.node)
                 else:
                     _require(least in ends)
             swaps.append(replace(one.node, *self._loaded(tile, at, one)))
+        _require(all(self._adds_nothing(self.inner.body, zeros) for zeros in limits.values()))
         guard, node = " && ".join(f"({self._written(one)}) >= 0" for one in ends), self.inner.node
         swaps.append(replace(node.kids[1].kids[1], self._bound(list(limits))))
         inside = Span(node.start, facts.syntax.end(node), tuple(swaps))
@@ -127,7 +132,7 @@ class _Untiled:
             _require(made.what == "declaration" and {each.symbol for each in made.kids} <= self.tiles.keys())
             edits += [] if self.loop.holds(made) else [Edit(made.start, facts.syntax.end(made), ())]
         edits += [
-            replace(one.node, self._element(one, self._joined(self._plain(self._index(one))))) for one in self.outside
+            replace(one.node, self._element(one, self._joined(self._plain(self._index(one))))) for one in self.others
         ]
         edits += [Edit(one.start, facts.syntax.end(one), ()) for one in facts.moved.values()]
         for test in [one.kids[0] for one in facts.body.kids if one.what == "if" and len(one.kids) == 2]:
@@ -349,6 +354,25 @@ class _Untiled:
         for text in more:
             first = f"min((long long)({first}), (long long)({text}))"
         return first
+
+    def _adds_nothing(self, node: Node, zeros: set[Node]) -> bool:
+        """Whether a statement leaves a sum as it was, or an expression is zero, where some reads of tiles are zero."""
+        kids = [one for one in node.kids if one.what != "nothing"]
+        if node in zeros or node.value == 0 or node.what == "declaration":
+            return True
+        if node.what == "block" or (node.what == "assign" and node.op in ("+=", "-=")):
+            return all(self._adds_nothing(one, zeros) for one in kids[node.what == "assign" :])
+        if node.what == "assign" and kids[1].what == "call" and "fma" in kids[1].op and len(kids[1].kids) == 4:
+            _, *factors, term = kids[1].kids
+            same = term.what == "name" and term.symbol is kids[0].symbol
+            return same and any(self._adds_nothing(one, zeros) for one in factors)
+        if node.what == "name":
+            made = node.symbol.declared if self.facts.is_once(node.symbol) else None
+            return made is not None and self.inner.body.holds(made) and self._adds_nothing(made.kids[-1], zeros)
+        if node.what == "binary" and node.op in "*/+-":
+            found = [self._adds_nothing(one, zeros) for one in kids]
+            return any(found) if node.op == "*" else found[0] if node.op == "/" else all(found)
+        return node.what == "cast" and self._adds_nothing(kids[-1], zeros)
 
     def _guards(self) -> list[Form]:
         """What holds wherever the kernel has an effect after the loop."""

@@ -133,6 +133,8 @@ def test_tiles_divide_rows_whose_number_the_kernel_does_not_know() -> None:
         ("i < 16", "i <= 14"),
         ("sum += s", "sum += m * s"),
         ("sum += s", "sum += x * s"),
+        ("sum += s", "sum += 1 + s"),
+        ("s[y_][x] =", "sum *= 2; s[y_][x] ="),
         ("t[i][x]", "t[i][x ^ 1]"),
         ("t[i][x]", "t[i + 1][x]"),
         ("? a[", "? x * a["),
