@@ -18,9 +18,6 @@
 #define __CUDACC__ 1
 #define TUNESMITH_BOTH __attribute__((host)) __attribute__((device))
 #define CUDART_CB
-#define CUDART_INF_F __builtin_inff()
-#define CUDART_NAN_F __builtin_nanf("")
-#define CUDART_INF __builtin_inf()
 typedef unsigned long size_t;
 typedef long ptrdiff_t;
 #define VECTOR(T, N)                                                                            \
@@ -88,6 +85,8 @@ __device__ unsigned __activemask(); __device__ unsigned __lanemask_lt(); __devic
 template <class T> __device__ unsigned __match_any_sync(unsigned, T);
 template <class T> __device__ T __reduce_add_sync(unsigned, T); template <class T> __device__ T __reduce_max_sync(unsigned, T);
 template <class T> __device__ T __reduce_min_sync(unsigned, T); template <class T> __device__ T __reduce_or_sync(unsigned, T);
+TUNESMITH_BOTH unsigned umin(unsigned, unsigned); TUNESMITH_BOTH unsigned umax(unsigned, unsigned);
+TUNESMITH_BOTH long long llmin(long long, long long); TUNESMITH_BOTH long long llmax(long long, long long);
 TUNESMITH_BOTH int __popc(unsigned); TUNESMITH_BOTH int __popcll(unsigned long long); TUNESMITH_BOTH int __clz(int);
 TUNESMITH_BOTH int __clzll(long long); TUNESMITH_BOTH int __ffs(int); TUNESMITH_BOTH int __ffsll(long long);
 TUNESMITH_BOTH unsigned __brev(unsigned); TUNESMITH_BOTH int __mul24(int, int); TUNESMITH_BOTH unsigned __umul24(unsigned, unsigned);
@@ -417,6 +416,47 @@ template <class D, class A, class B, class C> __device__ void mma_sync(D&, const
 } }
 // <cuda_pipeline.h>
 __device__ void __pipeline_memcpy_async(void*, const void*, size_t, size_t = 0); __device__ void __pipeline_commit(); __device__ void __pipeline_wait_prior(size_t);
+// <math_constants.h>
+#define CUDART_INF_F __builtin_inff()
+#define CUDART_NAN_F __builtin_nanf("")
+#define CUDART_INF __builtin_inf()
+#define CUDART_NAN __builtin_nan("")
+#define CUDART_MAX_NORMAL_F 3.402823466e38f
+#define CUDART_MIN_DENORM_F 1.401298464e-45f
+#define CUDART_ZERO_F 0.0f
+#define CUDART_ZERO 0.0
+#define CUDART_ONE_F 1.0f
+#define CUDART_ONE 1.0
+#define CUDART_NEG_ZERO_F -0.0f
+#define CUDART_NEG_ZERO -0.0
+#define CUDART_SQRT_HALF_F 0.7071067811865476f
+#define CUDART_SQRT_HALF 0.7071067811865476
+#define CUDART_SQRT_TWO_F 1.4142135623730951f
+#define CUDART_SQRT_TWO 1.4142135623730951
+#define CUDART_THIRD_F 0.3333333333333333f
+#define CUDART_THIRD 0.3333333333333333
+#define CUDART_PIO4_F 0.7853981633974483f
+#define CUDART_PIO4 0.7853981633974483
+#define CUDART_PIO2_F 1.5707963267948966f
+#define CUDART_PIO2 1.5707963267948966
+#define CUDART_3PIO4_F 2.356194490192345f
+#define CUDART_3PIO4 2.356194490192345
+#define CUDART_2_OVER_PI_F 0.6366197723675814f
+#define CUDART_2_OVER_PI 0.6366197723675814
+#define CUDART_PI_F 3.141592653589793f
+#define CUDART_PI 3.141592653589793
+#define CUDART_L2E_F 1.4426950408889634f
+#define CUDART_L2E 1.4426950408889634
+#define CUDART_L2T_F 3.321928094887362f
+#define CUDART_L2T 3.321928094887362
+#define CUDART_LG2_F 0.3010299956639812f
+#define CUDART_LG2 0.3010299956639812
+#define CUDART_LGE_F 0.4342944819032518f
+#define CUDART_LGE 0.4342944819032518
+#define CUDART_LN2_F 0.6931471805599453f
+#define CUDART_LN2 0.6931471805599453
+#define CUDART_LNT_F 2.302585092994046f
+#define CUDART_LNT 2.302585092994046
 // <stub>
 typedef float2 cufftComplex;
 typedef double2 cufftDoubleComplex;

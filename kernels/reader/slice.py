@@ -24,7 +24,7 @@ _STD = re.compile(r"(?<![\w:])(?:::)?std::(?=\w)")
 _RENAMED = {"Sum": "cuda::std::plus<>", "Max": "cuda::maximum<>", "Min": "cuda::minimum<>"}
 """Operators of CUB that CCCL 3 has elsewhere."""
 _DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(?:if|elif|ifdef|ifndef)\b(.*)$", re.MULTILINE)
-_PLAIN = {"cuda_runtime.h", "device_launch_parameters.h", "vector_types.h", "vector_functions.h", "math_constants.h"}
+_PLAIN = {"cuda_runtime.h", "device_launch_parameters.h", "vector_types.h", "vector_functions.h"}
 """Headers whose declarations are there without them."""
 _NAMESPACES = frozenset({"cub", "cuda", "nvcuda", "cooperative_groups"})
 """What accepted headers declare that the builtins do not have."""

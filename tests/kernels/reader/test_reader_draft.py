@@ -274,6 +274,10 @@ class TestSlice:
         code = code.replace("const float*", "const cuComplex*").replace("float* y", "cufftDoubleComplex* y")
         assert 'dtype = "float64", shape = ["n", "2"]' in line(code, "y") and compiles(nvrtc, code)
 
+    def test_constants_and_minima_of_cuda_are_known(self, nvrtc: Any) -> None:
+        code = baseline("#include <math_constants.h>\n" + PLAIN.replace("x[i]", "CUDART_PI_F * umin(x[i], 7u)"))
+        assert "#include <math_constants.h>" in code and compiles(nvrtc, code)
+
     def test_what_a_host_makes_of_a_template_of_a_lost_type_says_nothing(self) -> None:
         code = "template <class S> " + KERNEL.replace("float*", "S*").replace("BODY", "x[i] * x[i]; y[i] = y[i] + x[i]")
         code += "void f(at::Tensor x, int n) { DISPATCH(x, [&] { k<<<n, 64>>>(x.data<S>(), (S*)x.data<S>(), n); }); }"

@@ -100,7 +100,6 @@ def product(body: str, launch: LaunchGeometry = SQUARE) -> Task:
         (product(ADVANCING, LINES), 64),
         (product(BRANCHES.replace("for (int i", "if (r < n && c < n) for (int i")), 75),
     ],
-    ids=["branches", "choices", "transposed", "some", "stepped", "short", "advancing", "branched"],
 )
 def test_the_author_s_tiles_give_way_to_tiles_of_any_size(task: Task, n: int) -> None:
     assert "__shared__ float s" not in template_of(task).source
@@ -127,7 +126,7 @@ def test_tiles_divide_rows_whose_number_the_kernel_does_not_know() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("old", "new"),
     [
         ("i < 16", "i < 15"),
         ("i < 16", "i <= 14"),
@@ -149,12 +148,10 @@ def test_tiles_divide_rows_whose_number_the_kernel_does_not_know() -> None:
         ("if (r < n && c < n) y[r * n + c]", "if (r < n && c < n) y[(r * n + c) * (int)s[0][0]]"),
         ("if (r < n && c < n)", "if (r < n)"),
     ],
-    ids=" -> ".join,
 )
-def test_look_alikes_keep_their_tiles(changes: tuple[str, str]) -> None:
+def test_look_alikes_keep_their_tiles(old: str, new: str) -> None:
     body = BRANCHES.replace("if (r < n && m * 16 + x < n) s[y_][x] = a[", "s[y_][x] = r < n && m * 16 + x < n ? a[")
     body = body.replace("+ x]; else s[y_][x] = 0;", "+ x] : 0;")
-    old, new = changes
     assert old in body
     template = rewritten(product(body.replace(old, new))).template
     assert template is None or "OUTPUT_TILE" not in template.default_config
