@@ -1,7 +1,7 @@
 """Sums over tiles in shared memory, in the ways that textbooks write them."""
 
 import pytest
-from rewrite_cases import H200, Arrays, kernel, require_equal, rewritten, template_of
+from rewrite_cases import H200, LINE, Arrays, kernel, require_equal, rewritten, template_of
 
 from tunesmith.kernels.space import feasible
 from tunesmith.kernels.spec.task import Task
@@ -12,7 +12,6 @@ SQUARE = LaunchGeometry(grid=("ceil_div(n, 16)", "ceil_div(n, 16)"), block=("16"
 EXACT = LaunchGeometry(grid=("n // 16", "n // 16"), block=("16", "16"))
 UNKNOWN = LaunchGeometry(grid=("n // 16", "min(n, 640) // 16"), block=("16", "16"))
 LINES = LaunchGeometry(grid=("n // 16", "n // 16"), block=("256",))
-LINE = LaunchGeometry(grid=("ceil_div(n, 64)",), block=("64",))
 TILES = "__shared__ float s[16][16], t[16][17]; float sum = 0;"
 AT = "int x = threadIdx.x, y_ = threadIdx.y, r = blockIdx.y * 16 + y_, c = blockIdx.x * 16 + x;"
 ADD = "__syncthreads(); for (int i = 0; i < 16; ++i) sum += s[y_][i] * t[i][x]; __syncthreads();"
