@@ -119,6 +119,8 @@ def read_kernel(
             unit = unit.rewritten(unit.code.replace(kernel, named))
             found = unit.entry(entry, option)
     part = sliced(unit, found)
+    if f"{CALL}(" in part.text:
+        raise SourceError(f"{place}: {found.name} launches kernels, which no kernel of a task can: let the host do it.")
     # Where proposals do not help, all that the source lacks is named.
     lacking = {one.name for one in part.unknown} | (unit.proposed.keys() if part.unknown else set())
     unknown = [one for one in (*first.unknown, *part.unknown) if wrong or one.name in lacking]

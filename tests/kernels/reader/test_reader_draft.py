@@ -458,6 +458,7 @@ class TestTask:
             ("", "float* in", "float (*in)[4]", "a *", "declare it as `const float* in`, and for in[i][j] write"),
             ("", "int n", "const int& n", "a *", "is a reference: declare it by value, as `int n`"),
             ("", "float a", "float (*a)(float)", "a(1) *", "is a pointer to a function"),
+            ("", "int i =", "saxpy<<<1, 1>>>(a, in, y, n); int i =", "a *", "saxpy launches kernels"),
             ("#define T {{T}}\n", "", "", "a *", "a program fills in {{T}} before this file is a source"),
             ("#include <cv.h>\n", "float* y", "Mat y", "a *", "my.cu: it uses undeclared names: Mat (my.cu:3)"),
             ("", "float a", "cudaTextureObject_t a", "tex1Dfetch<float>(a, i) *", "a of saxpy holds an image"),
