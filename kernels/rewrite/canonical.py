@@ -144,10 +144,10 @@ _ACTING = frozenset({"assign", "count", "asm", "lambda", "address"})
 
 
 def _as(node: Node, kind: Kind) -> tuple[str | Span, ...]:
-    """An expression as a type; empty where only the compiler knows how."""
-    if node.result.like(kind):
+    """An expression as a type; empty where only the compiler knows how. Its text has the type before conversions."""
+    if node.type.like(kind):
         return "(", span(node), ")"
-    return (f"(({kind.spelling})(", span(node), "))") if kind.what == node.result.what == "number" else ()
+    return (f"(({kind.spelling})(", span(node), "))") if kind.what == node.type.what == "number" else ()
 
 
 def _template_arguments(facts: Facts, call: Node) -> list[tuple[str, str]] | None:
@@ -283,10 +283,9 @@ def _stepped(facts: Facts, loop: Node, step: Node) -> Symbol | None:
 
 def _advances(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
     """A pointer that each round of a loop moves on, as the pointer from before and the distance from there."""
-    for loop in facts.loops:
-        for pointer in [] if loop.fixed or loop.body.what != "block" else facts.changed_in(loop.body):
-            edits = _distances(facts, loop, pointer) if pointer.type.what == "pointer" else []
-            if edits:
+    for loop in (one for one in facts.loops if one.body.what == "block" and not one.fixed):
+        for pointer in sorted(facts.changed_in(loop.body), key=lambda one: one.place):
+            if pointer.type.what == "pointer" and (edits := _distances(facts, loop, pointer)):
                 return edits
     return []
 
@@ -300,7 +299,9 @@ def _distances(facts: Facts, loop: Loop, pointer: Symbol) -> list[Edit]:
     counts = (move.what, move.op) in (("assign", "+="), ("count", "++")) and move.parent is loop.body and not move.fixed
     ends = any(one.what in ("continue", "return", "goto") for one in loop.body.walk())
     outside = any(one.start >= loop.node.end or (one.fixed and loop.body.holds(one)) for one in uses)
-    alone = loop.node in facts.homes.get(loop.variable, []) and home is loop.node.parent
+    hidden = {one.name for one in facts.declared_in(loop.body)}
+    said = {one.name for one in (loop.variable, pointer, *facts.names_in(move), *facts.names_in(loop.node.kids[0]))}
+    alone = loop.node in facts.homes.get(loop.variable, []) and home is loop.node.parent and not hidden & said
     if len(inside) != 1 or not counts or ends or outside or not alone:
         return []
     by = facts.form(move.kids[1]) if move.what == "assign" else Form.number(1)
@@ -310,10 +311,8 @@ def _distances(facts: Facts, loop: Loop, pointer: Symbol) -> list[Edit]:
         return []
     name, first, shown = loop.variable.name, loop.first_node, facts.text(move.kids[-1])
     rounds = name if loop.first == Form() else f"({name} - ({facts.text(first)}))"
-    found, wide = (
-        [Edit(move.start, facts.syntax.end(move), ())],
-        "long" if facts.syntax.language != "cuda" else "long long",
-    )
+    wide = "long long" if facts.syntax.language == "cuda" else "long"
+    found = [Edit(move.start, facts.syntax.end(move), ())]
     for use in uses:
         if loop.body.holds(use) and not move.holds(use):
             after = "" if use.start < move.start else f" + ({shown if move.what == 'assign' else 1})"

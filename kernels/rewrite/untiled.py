@@ -231,7 +231,7 @@ class _Untiled:
             _require(node in within or (plain and outer))
         _require(inside and all(one.root in facts.arrays and not facts.is_written(one.root) for one in inside))
         swaps = [replace(one.node, self._element(one, self._moved(self._index(one), at))) for one in inside]
-        same = value.result.spelling.removeprefix("const ") == kind.spelling
+        same = value.type.spelling.removeprefix("const ") == kind.spelling
         return ("(", span(value, *swaps), ")") if same else (f"(({kind.spelling})(", span(value, *swaps), "))")
 
     # Values at a place of their own.

@@ -128,6 +128,7 @@ PRODUCT = same(
 )
 HELPERS = """__device__ int at(int row, int column, int width) { return row * width + column; }
 __device__ float loaded(const float* from) { return *from; }
+__device__ int halved(int of) { return of / 2; }
 template <class V> __device__ V of(const V* from, unsigned int i) { return from[i]; }
 """
 PRODUCT += same(
@@ -137,6 +138,7 @@ PRODUCT += same(
     for (int k = 0; k < n; ++k) sum += loaded(a + at(i, k, n)) * of(x, at(k, j, n)); y[at(i, j, n)] = sum; }""",
     more=HELPERS,
 )
+PRODUCT += same((LINE, XY, 192), [{}], "y[INDEX] = x[(n + halved(threadIdx.x - 9)) % n];", more=HELPERS + MACROS)
 OPENCL: Any = [
     (opencl_kernel(code.replace("COORDINATE", coordinate), XY, LINE), [{"VEC": 4}, {"ITEMS": 4, "BLOCK": 128}], 1000)
     for code in [
@@ -210,6 +212,7 @@ def test_an_element_whose_number_a_loop_declares_stays_in_memory() -> None:
         "for (int k = 0; k < 5; ++k) { y[i] += *p; ++p; } y[i] += *p;",
         "for (int k = 0; k < 5; ++k) { y[i] += *p; ++p; p += 2; }",
         "for (int k = 0; k < 5; ++k) { y[i] += *p; p += k; }",
+        "for (int k = 0; k < 5; ++k) { { int k = 3; y[i] += *p + k; } ++p; }",
         "for (int k = 0; k < 5; ++k) { y[i] += *p; ++p; if (*p > 0) ++k; }",
         "for (int k = 0; k < 10; k += 2) { y[i] += *p; ++p; }",
         "for (int r = 0; r < 2; ++r) for (int k = 0; k < 5; ++k) { y[i] += *p; ++p; }",
