@@ -55,7 +55,8 @@ def preload(backend: BackendName) -> None:
 class Isolated(contextlib.AbstractContextManager["Isolated"]):
     """The object `make(*arguments)`; everything that crosses must be picklable. phase: "compile" or "run".
 
-    The process ends with the process that started it, however that ends. Use as a context manager; it ends the process.
+    The process ends with the process that started it, however that ends, and so do the processes that it starts, such
+    as a compiler's assembler. Use as a context manager; it ends the process.
     """
 
     def __init__(self, phase: str, make: Callable[..., Any], *arguments: Any) -> None:
@@ -89,12 +90,12 @@ class Isolated(contextlib.AbstractContextManager["Isolated"]):
         starts a new process."""
         if (process := self._process) is not None:
             self._killed = True
-            process.kill()
+            _kill(process)
 
     def end(self) -> None:
         """Kills the process, if there is one."""
         if self._pipe is not None:
-            self._process.kill()
+            _kill(self._process)
             self._process.join()
             self._pipe.close()
             self._process = self._pipe = None
@@ -143,6 +144,13 @@ class Isolated(contextlib.AbstractContextManager["Isolated"]):
         return f"the process ended with code {code}"
 
 
+def _kill(process: Any) -> None:
+    """With its group; before it leads one, alone."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+
+
 @contextlib.contextmanager
 def _without_main() -> Iterator[None]:
     """While a process is started: multiprocessing would have it import this process's main module again, which is the
@@ -156,6 +164,7 @@ def _without_main() -> Iterator[None]:
 
 
 def _serve(pipe: Connection) -> None:
+    os.setpgid(0, 0)
     # Ctrl-C reaches all processes of a terminal; it is the parent that ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in (*ENDING_SIGNALS, *FAULT_SIGNALS):
@@ -185,7 +194,7 @@ def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     multiprocessing.connection.wait([parent.sentinel])
-    os.kill(os.getpid(), signal.SIGKILL)
+    os.killpg(0, signal.SIGKILL)
 
 
 def _attempt(work: Callable[..., Any], *arguments: Any) -> tuple[bool, Any]:

@@ -43,7 +43,7 @@ from tunesmith.kernels.build.artifact import (
     undeclared_state,
 )
 from tunesmith.kernels.build.machine_code import MarkedArtifact
-from tunesmith.kernels.build.source import CodeKey, code_key, literal, specialise
+from tunesmith.kernels.build.source import CodeKey, Specialised, code_key, literal, specialise
 from tunesmith.kernels.check.compare import REASONS
 from tunesmith.kernels.check.coverage import Coverage, Unexecuted
 from tunesmith.kernels.check.far import FarStep, far_steps
@@ -746,14 +746,26 @@ def _rejected_at(outcome: Outcome, step: Step, passed: Sequence[Passed | Skipped
 
 
 def _dealt(
-    compilers: Sequence[Isolated], method: str, seconds: float, template: Template, config: Config, keys: list[CodeKey]
+    compilers: Sequence[Isolated],
+    method: str,
+    seconds: float,
+    template: Template,
+    config: Config,
+    keys: list[CodeKey],
+    end: float = math.inf,
 ) -> Iterator[tuple[CodeKey, Any]]:
     """The answers of compilers to the sources for `keys`, in their order, dealt out in turn: a list that comes again
-    with another method finds each source where it was, and what its process has kept of it."""
+    with another method finds each source where it was, and what its process has kept of it. end: of all, as the
+    monotonic clock's time."""
     threads = [ThreadPoolExecutor(1, "compiler") for _ in compilers]
     sources = [specialise(template, config, dict(key)) for key in keys]
+
+    def ask(compiler: Isolated, source: Specialised) -> Any:
+        left = min(seconds, end - time.monotonic())
+        return compiler.call(method, left, source) if left > 0 else TimedOut("compile", seconds)
+
     hands = zip(itertools.cycle(zip(threads, compilers, strict=True)), sources, strict=False)
-    answers = [thread.submit(compiler.call, method, seconds, source) for (thread, compiler), source in hands]
+    answers = [thread.submit(ask, compiler, source) for (thread, compiler), source in hands]
     try:
         yield from ((key, answer.result()) for key, answer in zip(keys, answers, strict=True))
     finally:
@@ -770,19 +782,21 @@ def compile_all(
     seconds: float,
     known: dict[CodeKey, Artifact] | None = None,
     limits: DeviceLimits | None = None,
+    ignored: tuple[type[Outcome], ...] = (),
 ) -> Candidate | Outcome:
     """`template` at `config` for everything of `workloads` that decides the code, or the first failure. known: compiled
     before, to which new artifacts are added. limits: of a device, on which a launch may fail on one of `workloads`, as
-    far as that shows without it."""
+    far as that shows without it. ignored: failures that only leave something out; then `seconds` are for all."""
     artifacts = {} if known is None else known
     keys = dict.fromkeys(code_key(task, template, workload) for workload in workloads)
-    new = [key for key in keys if key not in artifacts]
-    for key, artifact in _dealt(compilers, "compile", seconds, template, config, new):
+    new, end = [key for key in keys if key not in artifacts], time.monotonic() + seconds if ignored else math.inf
+    for key, artifact in _dealt(compilers, "compile", seconds, template, config, new, end):
         wrong: Outcome | None = undeclared_state(template, artifact) if isinstance(artifact, Artifact) else artifact
-        if wrong is not None:
+        if wrong is None:
+            artifacts[key] = artifact
+        elif not isinstance(wrong, ignored):
             return wrong
-        artifacts[key] = artifact
-    made = Candidate(template, config, {key: artifacts[key] for key in keys})
+    made = Candidate(template, config, {key: artifacts[key] for key in keys if key in artifacts})
     refusals = (unlaunchable(made, task, one, limits) for one in workloads) if limits is not None else ()
     return next(filter(None, refusals), made)
 
@@ -856,6 +870,7 @@ class _Judgement:
     ) -> None:
         self._task, self._limits, self._index, self._options = task, limits, index, options
         self._roofline, deadlines = options.roofline, options.deadlines
+        self._seconds = deadlines.check or CHECK_SECONDS[limits.kind]
         preload(limits.backend)
         count = max(1, process_count(limits) if options.processes is None else options.processes)
         enter = stack.enter_context
@@ -871,7 +886,7 @@ class _Judgement:
         stack.callback(self._queue.shutdown, cancel_futures=True)
         for compiler in self._compilers:
             stack.callback(compiler.kill)
-        self._baseline: dict[CodeKey, Artifact] = {}
+        self._baseline, self._tried = dict[CodeKey, Artifact](), set[CodeKey]()
         self._marked_baseline: dict[CodeKey, MarkedArtifact] = {}
         device = HeldDevice(lock, options.listener)
         self._runners = [StepRunner(task, limits, deadlines, one, device, options.listener) for one in examiners]
@@ -904,8 +919,10 @@ class _Judgement:
             )
         kept = of_few_classes(self._task, template, steps)
         left, note = len(steps) - len(kept), f"as each of their sizes is machine code of its own, beyond {MAX_CLASSES}"
-        workloads = [step.workload for step in kept] + [far.workload for far in self._far if only is None]
-        building = self._queue.submit(self._build, template, config, workloads)
+        own = [step.workload for step in kept if not step.derived]
+        made_up = [step.workload for step in kept if step.derived]
+        made_up += [far.workload for far in self._far if only is None]
+        building = self._queue.submit(self._build, template, config, own, made_up)
         return only, kept, building, (f"{left} steps on made-up sizes were left out, {note}",) if left else ()
 
     def judge(
@@ -918,7 +935,7 @@ class _Judgement:
         if not isinstance(built, tuple):
             return rejected(built), None
         candidate, baseline, coverage = built
-        findings = Findings(built, self._options.deadlines.check or CHECK_SECONDS[self._limits.kind])
+        findings = Findings(built, self._seconds)
         self._go_through(steps, only, findings)
         passed = findings.passed()
         if (wrong := findings.wrong()) is not None:
@@ -996,43 +1013,46 @@ class _Judgement:
         prepare = partial(Preparation, self._task, self._limits, self._hosts, findings, self._folder, seconds)
         run_steps(self._runners, steps, max_bytes, findings, prepare)
 
-    def _build(self, template: Template, config: Config, workloads: Sequence[Workload]) -> BuiltKernels | Outcome:
-        """The kernels of steps on `workloads`, or the candidate's first failure. Raises `TunesmithError` where the
-        baseline cannot be compiled."""
-        seconds = self._options.deadlines.compile
-        plain = self._task.sources(self._limits.backend).baseline.template
-        compile_plain = partial(compile_all, self._compilers, self._task, plain, {})
-        own, unfit = [workload.types for workload in self._task.workloads], list[Mapping[str, str]]()
-        for workload in {types_key(one): one for one in workloads if one.types not in own}.values():
-            # What the task declares and does not use may be more than its kernel was written for.
-            if not isinstance(compile_plain([workload], seconds, self._baseline), Candidate):
-                unfit.append(workload.types)
-        workloads = [workload for workload in workloads if workload.types not in unfit]
-        candidate = compile_all(self._compilers, self._task, template, config, workloads, seconds)
-        if not isinstance(candidate, Candidate):
+    def _build(
+        self, template: Template, config: Config, own: Sequence[Workload], made_up: Sequence[Workload]
+    ) -> BuiltKernels | Outcome:
+        """The kernels of steps on the task's own workloads, and of those on made-up ones for which both compile in
+        time; or the candidate's first failure. Raises `TunesmithError` where the plain kernel fails on its own."""
+        task, seconds = self._task, self._options.deadlines.compile
+        plain, artifacts = task.sources(self._limits.backend).baseline.template, dict[CodeKey, Artifact]()
+        compile_plain = partial(compile_all, self._compilers, task, plain, {}, known=self._baseline)
+        compile_candidate = partial(compile_all, self._compilers, task, template, config, known=artifacts)
+        if not isinstance(baseline := compile_plain(own, seconds), Candidate):
+            raise TunesmithError(f"The baseline of {task.name} cannot be compiled: {describe(baseline)}.")
+        if not isinstance(candidate := compile_candidate(own, seconds), Candidate):
             return candidate
-        baseline = compile_plain(workloads, seconds, self._baseline)
-        if not isinstance(baseline, Candidate):
-            raise TunesmithError(f"The baseline of {self._task.name} cannot be compiled: {describe(baseline)}.")
-        coverage = self._coverage(candidate, workloads, {})
+        # What the task declares and does not use may be more than its kernel was written for. Sizes of a Triton kernel
+        # may be constants of its code, which compiles for minutes where they are large.
+        made_up, late = sorted(made_up, key=task.bytes_of), (TimedOut, Crashed)
+        new = [workload for workload in made_up if code_key(task, plain, workload) not in self._tried]
+        compile_plain(new, self._seconds, ignored=(CompileFailed, Rejected, *late))
+        self._tried.update(code_key(task, plain, workload) for workload in new)
+        meant = [workload for workload in made_up if code_key(task, plain, workload) in self._baseline]
+        if not isinstance(failed := compile_candidate(meant, self._seconds, ignored=late), Candidate):
+            return failed
+        candidate, baseline = replace(candidate, artifacts=artifacts), replace(baseline, artifacts=dict(self._baseline))
+        coverage = self._coverage(candidate, {})
         if isinstance(coverage, Coverage):
-            marked = self._coverage(baseline, workloads, self._marked_baseline)
+            marked = self._coverage(baseline, self._marked_baseline)
             coverage.plain = marked if isinstance(marked, Coverage) else None
         return candidate, baseline, coverage
 
-    def _coverage(
-        self, candidate: Candidate, workloads: Sequence[Workload], marked: dict[CodeKey, MarkedArtifact]
-    ) -> Coverage | str:
+    def _coverage(self, candidate: Candidate, marked: dict[CodeKey, MarkedArtifact]) -> Coverage | str:
         """The candidate's marked twin, or why there is none. marked: twins that were compiled before, to which new ones
         are added."""
-        keys = dict.fromkeys(code_key(self._task, candidate.template, workload) for workload in workloads)
-        new, seconds = [key for key in keys if key not in marked], self._options.deadlines.compile
-        for key, artifact in _dealt(self._compilers, "mark", seconds, candidate.template, candidate.config, new):
+        new, seconds = [key for key in candidate.artifacts if key not in marked], self._options.deadlines.compile
+        end = time.monotonic() + seconds
+        for key, artifact in _dealt(self._compilers, "mark", seconds, candidate.template, candidate.config, new, end):
             if not isinstance(artifact, MarkedArtifact):
                 why = artifact if isinstance(artifact, str) else describe(artifact)
                 return f"whether every part of the kernel ran was not checked: {why}"
             marked[key] = artifact
-        return Coverage(candidate, {key: marked[key] for key in keys})
+        return Coverage(candidate, {key: marked[key] for key in candidate.artifacts})
 
     def _timed(self, candidate: Candidate, workload: Workload) -> Outcome:
         """The candidate timed on a workload, against the device's roofs."""

@@ -44,6 +44,10 @@ class Subject:
     def bug(self) -> None:
         raise ZeroDivisionError("ours")
 
+    def begin(self) -> int:
+        """As a compiler begins an assembler."""
+        return subprocess.Popen(["sleep", "600"]).pid
+
     def die(self, how: int) -> None:
         os.kill(os.getpid(), how)
 
@@ -90,7 +94,7 @@ def test_it_lives_between_calls_or_says_why_it_cannot_be_made() -> None:
 
 def test_each_end_of_the_process_is_told_once_and_the_next_call_has_a_new_one() -> None:
     """An overrun deadline, a signal of its own, a kill from outside between two calls, and a kill of ours, which is no
-    crash."""
+    crash. Processes that it began end with it."""
     killed = Crashed("run", "the process ended by signal 9 (SIGKILL)")
     with Isolated("run", Subject) as subject:
         pids = []
@@ -98,6 +102,7 @@ def test_each_end_of_the_process_is_told_once_and_the_next_call_has_a_new_one() 
             total, pid = subject.call("add", 20.0, 1)
             assert total == 1
             pids.append(pid)
+            begun = subject.call("begin", 20.0)
             if end == "wait":
                 assert subject.call("wait", 0.2, 60.0) == TimedOut("run", 0.2)
             elif end == "die":
@@ -108,7 +113,7 @@ def test_each_end_of_the_process_is_told_once_and_the_next_call_has_a_new_one() 
                 assert subject.call("add", 20.0, 1) == killed
             else:
                 subject.kill()
-            assert gone(pid)
+            assert gone(pid) and gone(begun)
         assert subject.call("add", 20.0, 1)[0] == 1 and len(set(pids)) == 4
 
 
@@ -136,11 +141,11 @@ def test_a_killed_fork_server_is_started_again_and_children_go_with_their_host()
         assert second.call("add", 60.0, 1)[0] == 1
     # Also in the middle of a call that never ends.
     with subprocess.Popen([sys.executable, "-c", HOST, sys_path_entry], stdout=subprocess.PIPE, text=True) as host:
-        pid = int(host.stdout.readline())
-        assert Path(f"/proc/{pid}").exists()
+        pid, begun = int(host.stdout.readline()), int(host.stdout.readline())
+        assert Path(f"/proc/{pid}").exists() and Path(f"/proc/{begun}").exists()
         host.kill()
         host.wait()
-    assert gone(pid)
+    assert gone(pid) and gone(begun)
 
 
 HOST = """
@@ -149,7 +154,7 @@ sys.path.insert(0, sys.argv[1])
 from test_actors_isolated import Subject
 from tunesmith.actors.process import Isolated
 subject = Isolated("run", Subject)
-print(subject.call("add", 60.0, 1)[1], flush=True)
+print(subject.call("add", 60.0, 1)[1], subject.call("begin", 60.0), sep="\\n", flush=True)
 subject.call("wait", 700.0, 600.0)
 """
 

@@ -4,8 +4,10 @@ that are spread over processes."""
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,9 +16,17 @@ from unittest import mock
 import pytest
 
 from tunesmith.actors.judging import judge as judging
-from tunesmith.actors.judging.judge import CandidateVerdict, Findings, HeldDevice, JudgeOptions, StepRunner, judge
+from tunesmith.actors.judging.judge import (
+    CandidateVerdict,
+    Findings,
+    HeldDevice,
+    JudgeOptions,
+    StepRunner,
+    compile_all,
+    judge,
+)
 from tunesmith.actors.pool import DEVICE_BUSY, PROCESS_GONE, Lane
-from tunesmith.actors.process import unpack
+from tunesmith.actors.process import Isolated, unpack
 from tunesmith.actors.workers import Deadlines, LaneReady
 from tunesmith.hw import device_lock as exclusive
 from tunesmith.hw.device_lock import DeviceLock, Holder
@@ -24,13 +34,15 @@ from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.roofline import Roofline
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.backends import open_device
+from tunesmith.kernels.build.artifact import Artifact, Candidate
+from tunesmith.kernels.build.source import Specialised, code_key
 from tunesmith.kernels.check import sanitizer as sanitize
 from tunesmith.kernels.check.plan import Step
 from tunesmith.kernels.check.verify import Passed, Skipped
 from tunesmith.kernels.launch.contents import Contents
 from tunesmith.kernels.outcome import CompileFailed, Crashed, Outcome, TimedOut, WrongResult
 from tunesmith.kernels.spec.task import Task
-from tunesmith.kernels.spec.taskfile import load_task
+from tunesmith.kernels.spec.taskfile import library_tasks, load_task, read_task
 
 pytestmark = pytest.mark.usefixtures("without_sanitizer")
 DATA = Path(__file__).resolve().parent.parent / "data"
@@ -50,6 +62,27 @@ def test_an_outcome_has_a_reason() -> None:
         (Crashed("run", "it is gone"), "crashed"),
     ):
         assert judging.reason_of(outcome) == reason
+
+
+class Compiler:
+    """Takes long for some types, as Triton's assembler does for large constants."""
+
+    def compile(self, source: Specialised) -> Artifact:
+        time.sleep(60.0 if "define T half" in source.source else 0.0)
+        return Artifact("opencl", "", source.entry, b"", source.digest)
+
+
+def test_machine_code_that_compiles_too_slowly_is_left_out() -> None:
+    task = read_task(library_tasks()["softmax"])
+    kernel, workload = task.sources("opencl").baseline.template, task.workloads[0]
+    fast, slow = (workload.model_copy(update={"types": {"T": name}}) for name in ("float32", "float16"))
+    with Isolated("compile", Compiler) as compiler:
+        ask = partial(compile_all, [compiler], task, kernel, {})
+        assert ask([fast, slow], 2.0) == TimedOut("compile", 2.0)
+        made = ask([slow, fast, fast], 2.0, ignored=(TimedOut,))
+        assert isinstance(made, Candidate) and not made.artifacts, "no time is left"
+        made = ask([fast, slow], 2.0, ignored=(TimedOut,))
+    assert isinstance(made, Candidate) and set(made.artifacts) == {code_key(task, kernel, fast)}
 
 
 @pytest.fixture(scope="module")
