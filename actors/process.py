@@ -90,12 +90,14 @@ class Isolated(contextlib.AbstractContextManager["Isolated"]):
         starts a new process."""
         if (process := self._process) is not None:
             self._killed = True
-            _kill(process)
+            with contextlib.suppress(ProcessLookupError):  # before the process leads its group
+                os.killpg(process.pid, signal.SIGKILL)
+            process.kill()
 
     def end(self) -> None:
         """Kills the process, if there is one."""
         if self._pipe is not None:
-            _kill(self._process)
+            self.kill()
             self._process.join()
             self._pipe.close()
             self._process = self._pipe = None
@@ -142,13 +144,6 @@ class Isolated(contextlib.AbstractContextManager["Isolated"]):
         if code is not None and code < 0:
             return f"the process ended by signal {-code} ({signal.Signals(-code).name})"
         return f"the process ended with code {code}"
-
-
-def _kill(process: Any) -> None:
-    """With its group; before it leads one, alone."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.kill()
 
 
 @contextlib.contextmanager

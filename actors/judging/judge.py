@@ -33,17 +33,9 @@ from tunesmith.hw.device_lock import DeviceLock
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
-from tunesmith.kernels.build.artifact import (
-    Artifact,
-    ArtifactCache,
-    Candidate,
-    TypesKey,
-    open_cache,
-    types_key,
-    undeclared_state,
-)
+from tunesmith.kernels.build.artifact import Artifact, Candidate, TypesKey, types_key, undeclared_state
 from tunesmith.kernels.build.machine_code import MarkedArtifact
-from tunesmith.kernels.build.source import CodeKey, Specialised, code_key, literal, specialise
+from tunesmith.kernels.build.source import CodeKey, code_key, literal, specialise
 from tunesmith.kernels.check.compare import REASONS
 from tunesmith.kernels.check.coverage import Coverage, Unexecuted
 from tunesmith.kernels.check.far import FarStep, far_steps
@@ -51,7 +43,7 @@ from tunesmith.kernels.check.plan import UNINFORMATIVE, Step, made_up_scalars, p
 from tunesmith.kernels.check.sanitizer import Sanitized, Suspect, sanitize
 from tunesmith.kernels.check.verify import Edge, Passed, Skipped, excluded, unlaunchable
 from tunesmith.kernels.launch.contents import Contents
-from tunesmith.kernels.launch.reference import Prepared, key_of, load_reference, packed, prepare_contents
+from tunesmith.kernels.launch.reference import Prepared, load_reference, packed, prepare_contents
 from tunesmith.kernels.measure.timing import Precision
 from tunesmith.kernels.outcome import (
     CompileFailed,
@@ -97,8 +89,6 @@ MAX_HOST_BYTES = 16 << 20
 READY_SECONDS = 0.2
 END_SECONDS = 1.0
 """How long a step under way may go on once preparing has ended: a process that is killed imports the reference anew."""
-MAX_CACHED_BYTES_PER_SECOND = 5e6
-"""Prepared contents are kept on disk where preparing them was slower than this: others are soon made again."""
 
 
 def for_left_out(
@@ -228,10 +218,6 @@ class ContentsHost:
 
     def __init__(self, task: Task) -> None:
         self._task = task
-        try:
-            self._cache: ArtifactCache | None = open_cache()
-        except TunesmithError:  # which the command that began this has reported
-            self._cache = None
         # The time of a reference does not include its imports.
         load_reference(task)
 
@@ -248,17 +234,10 @@ class ContentsHost:
     def prepare(self, step: Step, path: Path) -> Skipped | None:
         """Writes the prepared contents of `step` to `path`, or says why the step is left out. Raises `TaskError` where
         contents that the task itself declares cannot be prepared."""
-        key = key_of(self._task, step.workload, step.contents, made_up=not step.own)
-        data = None if self._cache is None else self._cache.read(key)
-        if data is None:
-            begun = time.monotonic()
-            made = self._make(step.workload, step.contents, made_up=not step.own)
-            if isinstance(made, str):
-                return Skipped(step.name, made, reason="reference")
-            data = packed(made)
-            if self._cache is not None and len(data) < MAX_CACHED_BYTES_PER_SECOND * (time.monotonic() - begun):
-                self._cache.write(key, data)
-        path.write_bytes(data)
+        made = self._make(step.workload, step.contents, made_up=not step.own)
+        if isinstance(made, str):
+            return Skipped(step.name, made, reason="reference")
+        path.write_bytes(packed(made))
         return None
 
     def _make(self, workload: Workload, contents: Contents, *, made_up: bool) -> Prepared | str:
@@ -664,6 +643,9 @@ QUICK = Precision(target=0.02, max_samples=20, budget_seconds=0.1)
 MAX_CLASSES = 64
 """Combinations of types and classes of arguments, each machine code of its own, that a verdict compiles beside
 those of the task's workloads. A Triton kernel whose sizes are constants has one for each size."""
+MAX_GROWTH = 4
+"""How many times the task's own largest size a made-up one may be that is a constant of the machine code: blocks of
+more elements than registers hold take minutes to compile, and are not launched."""
 MAX_COMPILERS = 16
 """Processes that compile a candidate's classes of sizes."""
 OUT_OF_MEMORY = "catastrophic error: out of memory"
@@ -746,26 +728,14 @@ def _rejected_at(outcome: Outcome, step: Step, passed: Sequence[Passed | Skipped
 
 
 def _dealt(
-    compilers: Sequence[Isolated],
-    method: str,
-    seconds: float,
-    template: Template,
-    config: Config,
-    keys: list[CodeKey],
-    end: float = math.inf,
+    compilers: Sequence[Isolated], method: str, seconds: float, template: Template, config: Config, keys: list[CodeKey]
 ) -> Iterator[tuple[CodeKey, Any]]:
     """The answers of compilers to the sources for `keys`, in their order, dealt out in turn: a list that comes again
-    with another method finds each source where it was, and what its process has kept of it. end: of all, as the
-    monotonic clock's time."""
+    with another method finds each source where it was, and what its process has kept of it."""
     threads = [ThreadPoolExecutor(1, "compiler") for _ in compilers]
     sources = [specialise(template, config, dict(key)) for key in keys]
-
-    def ask(compiler: Isolated, source: Specialised) -> Any:
-        left = min(seconds, end - time.monotonic())
-        return compiler.call(method, left, source) if left > 0 else TimedOut("compile", seconds)
-
     hands = zip(itertools.cycle(zip(threads, compilers, strict=True)), sources, strict=False)
-    answers = [thread.submit(ask, compiler, source) for (thread, compiler), source in hands]
+    answers = [thread.submit(compiler.call, method, seconds, source) for (thread, compiler), source in hands]
     try:
         yield from ((key, answer.result()) for key, answer in zip(keys, answers, strict=True))
     finally:
@@ -786,16 +756,18 @@ def compile_all(
 ) -> Candidate | Outcome:
     """`template` at `config` for everything of `workloads` that decides the code, or the first failure. known: compiled
     before, to which new artifacts are added. limits: of a device, on which a launch may fail on one of `workloads`, as
-    far as that shows without it. ignored: failures that only leave something out; then `seconds` are for all."""
+    far as that shows without it. ignored: failures that only leave code out; then about `seconds` are for all."""
     artifacts = {} if known is None else known
     keys = dict.fromkeys(code_key(task, template, workload) for workload in workloads)
-    new, end = [key for key in keys if key not in artifacts], time.monotonic() + seconds if ignored else math.inf
-    for key, artifact in _dealt(compilers, "compile", seconds, template, config, new, end):
+    new, end = [key for key in keys if key not in artifacts], time.monotonic() + seconds
+    for key, artifact in _dealt(compilers, "compile", seconds, template, config, new):
         wrong: Outcome | None = undeclared_state(template, artifact) if isinstance(artifact, Artifact) else artifact
         if wrong is None:
             artifacts[key] = artifact
         elif not isinstance(wrong, ignored):
             return wrong
+        if ignored and time.monotonic() > end:
+            break
     made = Candidate(template, config, {key: artifacts[key] for key in keys if key in artifacts})
     refusals = (unlaunchable(made, task, one, limits) for one in workloads) if limits is not None else ()
     return next(filter(None, refusals), made)
@@ -835,15 +807,23 @@ def _source_with_parameters(template: Template, config: Config) -> str:
 
 
 def of_few_classes(task: Task, template: Template, steps: Sequence[Step]) -> list[Step]:
-    """The steps, in their order, without those on made-up sizes that need machine code beyond `MAX_CLASSES`."""
+    """The steps, in their order, without those on made-up sizes that need machine code beyond `MAX_CLASSES`, or for
+    constants beyond `MAX_GROWTH`."""
     known = {code_key(task, template, step.workload) for step in steps if not step.derived}
+    own = [pair for key in known for pair in _constants(key)]
+    largest = {name: max(value for other, value in own if other == name) for name, _ in own}
     most, kept = len(known) + MAX_CLASSES, list[Step]()
     for step in steps:
         key = code_key(task, template, step.workload)
-        if key in known or len(known) < most:
+        large = any(value > MAX_GROWTH * largest.get(name, value) for name, value in _constants(key))
+        if key in known or (len(known) < most and not large):
             known.add(key)
             kept.append(step)
     return kept
+
+
+def _constants(key: CodeKey) -> list[tuple[str, int]]:
+    return [(name, int(text.partition("=")[2])) for name, text in key if "=" in text]
 
 
 def _account(made_up: Collection[Step], results: Sequence[Passed | Skipped], seconds: float) -> tuple[str, ...]:
@@ -918,7 +898,7 @@ class _Judgement:
                 f"The task {self._task.name} has no workload for a {kind}: add one whose `devices` lists it."
             )
         kept = of_few_classes(self._task, template, steps)
-        left, note = len(steps) - len(kept), f"as each of their sizes is machine code of its own, beyond {MAX_CLASSES}"
+        left, note = len(steps) - len(kept), "as each of their sizes is machine code of its own"
         own = [step.workload for step in kept if not step.derived]
         made_up = [step.workload for step in kept if step.derived]
         made_up += [far.workload for far in self._far if only is None]
@@ -1046,8 +1026,7 @@ class _Judgement:
         """The candidate's marked twin, or why there is none. marked: twins that were compiled before, to which new ones
         are added."""
         new, seconds = [key for key in candidate.artifacts if key not in marked], self._options.deadlines.compile
-        end = time.monotonic() + seconds
-        for key, artifact in _dealt(self._compilers, "mark", seconds, candidate.template, candidate.config, new, end):
+        for key, artifact in _dealt(self._compilers, "mark", seconds, candidate.template, candidate.config, new):
             if not isinstance(artifact, MarkedArtifact):
                 why = artifact if isinstance(artifact, str) else describe(artifact)
                 return f"whether every part of the kernel ran was not checked: {why}"

@@ -47,6 +47,7 @@ class Specialised:
 
 
 CodeKey = tuple[tuple[str, str], ...]
+_KIT = Path(__file__).resolve().parents[1] / "kit"
 
 
 def types_of(key: CodeKey) -> CodeKey:
@@ -68,8 +69,25 @@ def code_key(task: Task, template: Template, workload: Workload) -> CodeKey:
 @functools.cache
 def kit() -> Mapping[str, str]:
     """The headers of `kernels/kit` by the names under which CUDA sources include them, such as "kit/rows.cuh"."""
-    folder = Path(__file__).resolve().parents[1] / "kit"
-    return {f"kit/{file.name}": file.read_text(encoding="utf-8") for file in sorted(folder.glob("*.cuh"))}
+    return {f"kit/{file.name}": file.read_text(encoding="utf-8") for file in sorted(_KIT.glob("*.cuh"))}
+
+
+@functools.cache
+def rule_blocks(backend: BackendName) -> Mapping[str, tuple[list[str], str]]:
+    """The building blocks of the templates that rules make, by name: the blocks that each needs, and its text."""
+    file = _KIT / f"rules.{'cl' if backend == 'opencl' else 'cuh'}"
+    parts = re.split(r"^//: (\w+)(.*)\n", file.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    return {parts[at]: (parts[at + 1].split(), parts[at + 2].strip()) for at in range(0, len(parts), 3)}
+
+
+def kit_lines(template: Template) -> set[int]:
+    """The lines of a template's source that are blocks of the kit for rules, word by word."""
+    found, source = set[int](), template.source
+    for _, text in rule_blocks(template.backend).values():
+        if (at := source.find(text)) >= 0:
+            first = source.count("\n", 0, at) + 1
+            found.update(range(first, first + text.count("\n") + 1))
+    return found
 
 
 def _kit_included(source: str, into: dict[str, str]) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 
 from tunesmith.kernels.build.artifact import Candidate
 from tunesmith.kernels.build.machine_code import MarkedArtifact
-from tunesmith.kernels.build.source import CodeKey, code_key, types_of
+from tunesmith.kernels.build.source import CodeKey, code_key, kit_lines, types_of
 from tunesmith.kernels.launch.buffers import WorkloadData
 
 MAX_LINES_SHOWN = 12
@@ -38,7 +38,7 @@ class Unexecuted:
     def __str__(self) -> str:
         where = [_named(self.lines)] if self.lines else []
         where += [f"{_named(self.shared)}, as in the plain kernel"] if self.shared else []
-        where = where or ["in lines that also ran"]
+        where = where or ["in lines that also ran, or the kit's"]
         return f"{self.types or 'all types'}: {self.count} of {self.blocks} blocks, {'; '.join(where)}"
 
 
@@ -111,8 +111,9 @@ class Coverage:
             for number, block in enumerate(self.marked[key].blocks):
                 (seen if number in ran else lines).update(block)
         source = self.candidate.template.source.splitlines()
-        missing = {line: "".join(source[line - 1].split()) if line <= len(source) else "" for line in lines - seen}
-        return missing, seen
+        # Blocks of the kit are for all sizes, also for those that a task excludes.
+        lines -= seen | kit_lines(self.candidate.template)
+        return {line: "".join(source[line - 1].split()) if line <= len(source) else "" for line in lines}, seen
 
 
 def launch_marked(twin: Candidate, data: WorkloadData, loaded: dict[str, tuple[object, object]]) -> frozenset[int]:

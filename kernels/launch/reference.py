@@ -8,17 +8,13 @@ contents with their results made on the host ahead of any device (`Prepared`).
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib
 import io
-import json
 import math
 import traceback
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
-from functools import cache, lru_cache
-from pathlib import Path
+from functools import lru_cache
 from types import CodeType, MappingProxyType
 from typing import Any
 
@@ -28,10 +24,8 @@ from numpy.typing import NDArray
 from tunesmith.kernels.backends import BoundLaunch, Device, open_compiler
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.source import code_key, specialise
-from tunesmith.kernels.launch import contents as contents_module
 from tunesmith.kernels.launch.contents import Contents, draw_variants
 from tunesmith.kernels.outcome import describe
-from tunesmith.kernels.spec import dtypes as dtypes_module
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Task, TaskError, Workload, geometry
 
@@ -360,26 +354,3 @@ def values_of(xp: Any, task: Task, workload: Workload, inputs: Mapping[str, Any]
 def host_inputs(task: Task, workload: Workload, contents: Contents) -> dict[str, NDArray[Any]]:
     """The inputs of a workload, of its first variant, as float64 arrays on the host."""
     return values_of(np, task, workload, draw_variants(np, task, workload, contents, 1)[0])
-
-
-def key_of(task: Task, workload: Workload, contents: Contents, *, made_up: bool) -> str:
-    """The content address of prepared contents: of the reference, the arguments, the sizes, types, contents and
-    scalars, and of the modules that draw."""
-    about = {
-        "modules": _modules(),
-        "numpy": np.__version__,
-        "reference": [runnable_reference(task), task.reference_name],
-        "arguments": [argument.model_dump(mode="json") for argument in task.arguments],
-        "tolerance": {name: one.model_dump() for name, one in task.tolerance.items()},
-        "workload": [workload.name, workload.sizes, workload.types],
-        "contents": asdict(contents),
-        "made_up": made_up,
-    }
-    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
-
-
-@cache
-def _modules() -> list[str]:
-    """Digests of the modules whose change may change the prepared contents."""
-    deciding = (contents_module.__file__, __file__, dtypes_module.__file__)
-    return [hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in deciding]

@@ -6,20 +6,17 @@ other in it; where two have no meaning together, a constraint says so.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
 
+from tunesmith.kernels.build.source import rule_blocks
 from tunesmith.kernels.rewrite.edits import Edit, Span, rendered, switched
 from tunesmith.kernels.rewrite.facts import AXES
 from tunesmith.kernels.rewrite.passes.record import NO_GUARD, Change, Pass, Subject
-from tunesmith.kernels.spec.template import Constraint, LaunchGeometry, Parameter, Template
+from tunesmith.kernels.spec.template import BackendName, Constraint, LaunchGeometry, Parameter, Template
 
 NAME = "by-rules"
 DESCRIPTION = "Made of the baseline by rules; with every parameter at its default it computes as the baseline does."
-KIT = {"cuda": "rules.cuh", "opencl": "rules.cl"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,20 +180,12 @@ def _launch(subject: Subject, changes: list[Change]) -> tuple[LaunchGeometry, di
     return LaunchGeometry(grid=tuple(grid), block=tuple(block), shared_bytes=shared), exact
 
 
-@cache
-def _blocks(backend: str) -> dict[str, tuple[list[str], str]]:
-    """The building blocks of the kit that passes use, by name: what each needs, and its text."""
-    text = (Path(__file__).parent.parent / "kit" / KIT[backend]).read_text(encoding="utf-8")
-    parts = re.split(r"^//: (\w+)(.*)\n", text, flags=re.MULTILINE)[1:]
-    return {parts[at]: (parts[at + 1].split(), parts[at + 2].strip()) for at in range(0, len(parts), 3)}
-
-
-def kit(backend: str, names: list[str]) -> list[str]:
+def kit(backend: BackendName, names: list[str]) -> list[str]:
     """The texts of building blocks and of all that these need, each once."""
     found = dict[str, str]()
 
     def take(name: str) -> None:
-        needs, text = _blocks(backend)[name]
+        needs, text = rule_blocks(backend)[name]
         for one in needs:
             take(one)
         found.setdefault(name, text)

@@ -163,18 +163,3 @@ def test_a_template_for_few_sizes_is_right_in_part(plain: str, constraint: str, 
     found = verdict(made, device, check=CHECK if expected == "accepted" else 1.0)
     assert found.verdict == expected, found.detail
     assert verdict(made, device, only="own").accepted
-
-
-def test_slow_references_are_called_once(device: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second verdict takes from the disk what the first prepared."""
-    monkeypatch.setenv("TUNESMITH_CACHE", str(tmp_path / "cache"))
-    calls = tmp_path / "calls"
-    made = task(before=f"time.sleep(0.02); open({str(calls)!r}, 'a').write('x')")
-    counts = []
-    for _ in range(2):
-        calls.write_text("")
-        found = verdict(made, device, only="own")
-        assert found.accepted
-        counts.append(len(calls.read_text()))
-    timed = 2
-    assert counts[0] >= 2 * len(found.steps) + timed and counts[1] == timed

@@ -14,7 +14,7 @@ from tunesmith.kernels.backends import BoundLaunch, open_compiler, open_device
 from tunesmith.kernels.build.artifact import Artifact, Candidate
 from tunesmith.kernels.build.guard import HEADERS
 from tunesmith.kernels.build.machine_code import MARKS, MarkedArtifact, Profile, mark_blocks, outlasting_store
-from tunesmith.kernels.build.source import Specialised, specialise
+from tunesmith.kernels.build.source import Specialised, rule_blocks, specialise
 from tunesmith.kernels.check.coverage import Coverage
 from tunesmith.kernels.check.sanitizer import count_events, parse_counters
 from tunesmith.kernels.outcome import Rejected
@@ -94,6 +94,15 @@ def test_blocks_are_marked_and_those_that_no_launch_entered_told() -> None:
     assert (one.count, one.blocks, one.lines) == (2, 4, (7,)) and str(one) == "T=float16: 2 of 4 blocks, line 7"
     coverage.add(key, frozenset({2, 3}))
     assert coverage.unexecuted() == () and not coverage.wanted(key)
+    of_kit = rule_blocks("cuda")["vectors"][1]
+    template = template.model_copy(update={"source": f"int before;\n{of_kit}\nint after;"})
+    end = of_kit.count("\n") + 3
+    coverage = Coverage(
+        Candidate(template, {}, {}), {key: MarkedArtifact(artifact, ((1,), (2, 3), (end - 1,), (end,)))}
+    )
+    coverage.add(key, frozenset({0}))
+    (one,) = coverage.unexecuted()
+    assert one.count == 3 and one.lines == (end,), "lines of the kit are for sizes that a task may exclude"
     launch: Any = {"grid": ["1"], "block": ["1"]}
     fields = {"name": "k", "backend": "triton", "entry": "k", "source": "\n" * 9, "launch": launch}
     artifact: Any = None

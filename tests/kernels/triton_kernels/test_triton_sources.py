@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from written import KERNEL, triton_task
 
-from tunesmith.actors.judging.judge import MAX_CLASSES, of_few_classes
+from tunesmith.actors.judging.judge import MAX_CLASSES, MAX_GROWTH, of_few_classes
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import as_triton
 from tunesmith.hw.targets import resolve_target
@@ -116,6 +116,9 @@ def test_of_a_size_that_a_block_covers_the_power_of_two_decides(tmp_path: Path) 
     classes = {code_key(task, template, step.workload) for step in kept if step.derived}
     assert len(kept) < len(steps) and len(classes) <= MAX_CLASSES + len(task.workloads)
     assert [step for step in steps if not step.derived] == [step for step in kept if not step.derived]
+    largest = max(step.workload.sizes["n"] for step in steps if not step.derived)
+    assert max(step.workload.sizes["n"] for step in kept) <= MAX_GROWTH * largest
+    assert max(step.workload.sizes["n"] for step in steps) > MAX_GROWTH * largest
     others = triton_task(tmp_path)
     template = others.sources("triton").templates[0]
     steps = plan(others, limits, 0, math.inf, None, template.source, set())
