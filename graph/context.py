@@ -32,6 +32,8 @@ COUNTER_SECONDS = 0.2
 """Extra seconds of an energy window, which begins and ends where the counter moves."""
 LATENCY_SECONDS = 5e-6
 """A GPU kernel shorter than this is mostly launch and ramp-up."""
+FAR_FROM_MEMORY = 8.0
+"""Times its floor by memory traffic from which a kernel whose arithmetic the task does not say may be bound by that."""
 T = TypeVar("T", bound=Event)
 
 
@@ -166,6 +168,8 @@ class Context:
         if self.device.limits.kind == "gpu" and seconds < LATENCY_SECONDS:
             return "latency"
         moved, flops, dtype = self.task.work_of(workload)
+        if not flops and seconds > FAR_FROM_MEMORY * (self.floor(workload) or math.inf):
+            return "unknown"
         return self.roofline().bound(moved, flops, dtype or "float32")
 
     def template(self, template_id: str) -> Template:

@@ -108,6 +108,7 @@ def test_templates_by_rules_begin_where_rules_promise_most_and_refusals_show(fol
     monkeypatch.setattr(SimulatedPool, "calibrate", lambda self: Roofline(((1 << 20, 1e15),), {}, 1e-7))
     monkeypatch.setattr(rewriting, "RULES", (BLOCK_SIZE, VECTORS_REFUSED))
     result, _ = run(folder.with_name("far"), None, task=RAW, evaluations=6, rounds=1)
+    assert plans_of(folder.with_name("far"))[0].bottleneck == "unknown", "the task says nothing of its arithmetic"
     [note] = [one for one in result.summary.notes if "times its floor" in one]
     assert "times its floor by memory traffic (" in note
     assert note.endswith("A rule that could bring it nearer does not apply: elements are read one by one: no reason.")
