@@ -84,8 +84,8 @@ BuiltKernels = tuple[Candidate, Candidate, Coverage | str]
 """The candidate, the baseline, and the count of the candidate's parts that run, or a clause on why nothing counts."""
 MAX_PREPARED_STEPS = 8
 """Steps that each process prepares before one of them is used: their files take disk space."""
-MAX_HOST_BYTES = 16 << 20
-"""Bytes that a launch moves beyond which a GPU computes the reference faster than the host."""
+MAX_HOST_BYTES, MAX_HOST_FLOPS = 16 << 20, 1e8
+"""Bytes that a launch moves, and operations, beyond which a GPU computes the reference faster than the host."""
 READY_SECONDS = 0.2
 END_SECONDS = 1.0
 """How long a step under way may go on once preparing has ended: a process that is killed imports the reference anew."""
@@ -271,7 +271,7 @@ class Preparation(contextlib.AbstractContextManager["Preparation"]):
             place: self._threads.submit(self._prepare, step, self._path(place))
             for place, step in steps.items()
             if not task.original_is_reference
-            and (limits.kind == "cpu" or step.derived or task.bytes_of(step.workload) <= MAX_HOST_BYTES)
+            and (limits.kind == "cpu" or step.derived or _for_host(task, step.workload))
         }
 
     def __exit__(self, *_: object) -> None:
@@ -326,6 +326,10 @@ class Preparation(contextlib.AbstractContextManager["Preparation"]):
                 self._findings.slow.append((step.workload, f"the reference takes longer than {answer.limit:g} s"))
             return Skipped(step.name, f"the reference fails there: {describe(answer)}", reason="reference")
         return answer if isinstance(answer, Skipped) else path
+
+
+def _for_host(task: Task, workload: Workload) -> bool:
+    return task.bytes_of(workload) <= MAX_HOST_BYTES and task.flops_of(workload) <= MAX_HOST_FLOPS
 
 
 def require_prepared(task: Task, name: str, answer: object) -> None:
