@@ -68,7 +68,8 @@ def test_a_winner_with_lines_that_never_ran_is_marked_or_out(
     monkeypatch.setattr(SimulatedPool, "lines", lines)
     result = tune_whole(tmp_path / "run", allow_unexecuted=allowed)
     print_summary(result.summary, result.folder)
-    blocks = f"T=float32: 1 of 9 blocks, {'line 12' if lines else "in lines that also ran, or the kit's"}"
+    where = "line 12" if lines else "in lines that also ran, or the kit's"
+    blocks = f"T=float32: 1 of 9 blocks, {where}"
     if allowed or not lines:
         assert result.summary.general.config == winner and result.summary.examined[0].unexecuted == (blocks,)
     else:
