@@ -1,9 +1,18 @@
-"""The documentation site: `make docs` builds it with Sphinx and MyST; a link that leads nowhere fails the build."""
+"""The documentation site: `make docs` builds it with Sphinx and MyST. A link that leads nowhere fails the build, and so
+does a figure that is not in the results which its section names."""
+
+import sys
+from pathlib import Path
+from typing import Any
 
 from pygments.lexers.c_cpp import CLexer
+from sphinx.errors import ExtensionError
 from sphinx.highlighting import lexers
 
 from tunesmith import __version__
+
+sys.path.insert(0, str(Path(__file__).parent))
+from figures import unfounded
 
 project = "Tunesmith"
 release = version = __version__
@@ -26,3 +35,12 @@ lexers["opencl"] = CLexer()
 html_theme = "furo"
 html_title = f"Tunesmith {release}"
 html_copy_source = False
+
+
+def setup(app: Any) -> None:
+    def check(_: Any, name: str, source: list[str]) -> None:
+        if name != "results/README" and (wrong := unfounded(source[0])):
+            raise ExtensionError(f"{name}: no result file that its section names has {', '.join(wrong)}")
+
+    app.connect("source-read", check)
+    check(app, "README", [(Path(__file__).parent.parent / "README.md").read_text("utf-8")])

@@ -2,6 +2,7 @@
 refused; the task that docs/tasks.md builds; the program of docs/using.md."""
 
 import importlib
+import importlib.util
 import json
 import re
 import subprocess
@@ -271,3 +272,15 @@ def test_an_export_tells_shapes_and_the_page_runs_it(task: Task, device: Any, tm
     run = [sys.executable, str(tmp_path / "use.py"), str(best)]
     done = subprocess.run(run, capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "right {'BLOCK': 64, 'VEC': 4}\n"), done.stderr
+
+
+def test_a_figure_that_the_results_of_its_section_do_not_have_is_found() -> None:
+    """As `make docs` finds it in a page."""
+    spec = importlib.util.spec_from_file_location("figures", REPOSITORY / "docs" / "figures.py")
+    figures = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(figures)
+    section = "## Runs\n\n`h200-whole-runs.json`: {} times as fast in 59 s, `0.123` in code.\n"
+    assert figures.unfounded(section.format("1.25")) == [] and figures.unfounded(section.format("1.26")) == ["1.26"]
+    assert figures.unfounded("## Other\n\n1.26 times as fast.\n" + section.format("5.52")) == []
+    pages = [REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md")]
+    assert not [(page.name, wrong) for page in pages if (wrong := figures.unfounded(page.read_text("utf-8")))]
