@@ -138,7 +138,7 @@ class Lane:
                 self._waiting = False
 
     def waiting_for(self) -> str:
-        """Who holds the device, as a clause, while `acquire` waits for it in another thread; else empty."""
+        """The holder of the device, as a clause, while `acquire` waits for it in another thread; else empty."""
         return self._lock.waiting_for() if self._waiting and self._lock is not None else ""
 
     def run(self, method: str, argument: Any, seconds: float | None = None) -> Any:
@@ -621,8 +621,8 @@ class Pool:
         self._floors: dict[tuple[Roofline, str], float] = {}
         self._fastest: dict[str, float] = {}
         self._quarantine: dict[Key, Failure] = {}
-        """What ended a lane or a compiler: it is answered from here and never run again, as each time would take as
-        long."""
+        """Failures that ended a lane or a compiler: the work is answered from here and never run again, as each time
+        would take as long."""
 
     def __enter__(self) -> Pool:
         self.workers.start()

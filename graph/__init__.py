@@ -1,4 +1,4 @@
-"""Who decides: the LangGraph state machine, its roles, the journal, the report.
+"""Decisions: the LangGraph state machine, its roles, the journal, the report.
 
 `from tunesmith.graph import tune` is the Python API; heavy packages are imported when it is called.
 """

@@ -147,7 +147,7 @@ Limiter = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """What one SM holds of one kernel configuration.
+    """The share of one SM that a kernel configuration fills.
 
     `blocks_per_sm` is 0 where the configuration cannot be launched at all. On a device which states no limit per SM (an
     OpenCL CPU) it is 1 for whatever fits in a block, and `limiter` and `fraction` are None.

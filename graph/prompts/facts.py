@@ -209,8 +209,8 @@ def workload_facts(context: Context, tree: Tree) -> list[dict[str, Any]]:
 
 
 def run_facts(context: Context, tree: Tree, bounds: Collection[Bottleneck] = ()) -> dict[str, Any]:
-    """What a plan and a template begin from: task, device, workloads, baseline, and the evidence of earlier runs on
-    kernels under `bounds` (none: those of the baseline on the tuned workloads)."""
+    """The facts that a plan and a template begin from: task, device, workloads, baseline, and the evidence of earlier
+    runs on kernels under `bounds` (none: those of the baseline on the tuned workloads)."""
     seconds, earlier = context.log.baseline_seconds or {}, context.log.last(EarlierResults) or EarlierResults()
     bounds = bounds or {context.bottleneck(context.task.workload(name), taken) for name, taken in seconds.items()}
     plain, measured = context.sources.baseline, context.log.baseline

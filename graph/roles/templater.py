@@ -515,8 +515,8 @@ _SENTENCE = re.compile(r".+?\.(?= [A-Z]|$)|.+")
 
 @cache
 def interface(header: str) -> tuple[str, str]:
-    """What a header of the kit has, a sentence, and its declarations that comments document, without bodies, each below
-    the first sentence of its comment."""
+    """A header of the kit: its contents in a sentence, and its declarations that comments document, without bodies,
+    each below the first sentence of its comment."""
     source = kit()[header]
     about = " ".join(re.findall(r"^// (.*)", source.partition("\n\n")[0], re.MULTILINE))
     spaces = [node for node in _PARSER.parse(source.encode()).root_node.children if node.type == "namespace_definition"]

@@ -37,8 +37,8 @@ BEYOND_EDGE = 64 << 20
 
 _WORDS = [0x10001 * (high << 8 | np.random.default_rng().integers(0xF1, 0xFE)) for high in (0x7F, 0xFF, 0x7B, 0xFB)]
 LEFT_BEHIND = itertools.cycle([np.roll(np.array(_WORDS, np.uint32), turn) for turn in range(len(_WORDS))])
-"""What `Device.pollute` writes, 16 bytes again and again, the next time turned by a word: NaN and large numbers of both
-signs as floats of 16, 32 or 64 bits, large numbers as integers. Drawn for each process."""
+"""The pattern that `Device.pollute` writes, 16 bytes again and again, the next time turned by a word: NaN and large
+numbers of both signs as floats of 16, 32 or 64 bits, large numbers as integers. Drawn for each process."""
 
 
 class Compiler(Protocol):

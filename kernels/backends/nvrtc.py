@@ -334,8 +334,8 @@ def first_error(log: str) -> str:
 
 
 def parse_resources(log: str, entry: str) -> Resources:
-    """What `ptxas -v` says of `entry`: registers per thread, static shared memory per block, stack and spilled bytes
-    per thread. A field is None when the log does not tell."""
+    """The resources of `entry` by `ptxas -v`: registers per thread, static shared memory per block, stack and spilled
+    bytes per thread. A field is None when the log does not tell."""
     start = log.find(f"Compiling entry function '{entry}'")
     if start < 0:
         return Resources()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 FIXED, SPECIALISED = "FIXED", "TUNESMITH"
 ARGUMENT = "argument "
-"""What stands before an argument's name where a workload's types and its arguments' classes are listed together."""
+"""The prefix of an argument's name where a workload's types and its arguments' classes are listed together."""
 _LANGUAGE = "triton.language"
 _LIBRARIES = tuple(
     f"{_LANGUAGE}.{one}" for one in ("math", "extra", "extra.cuda", "extra.libdevice", "extra.cuda.libdevice")

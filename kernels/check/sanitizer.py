@@ -304,13 +304,13 @@ _HARMLESS = ("Index (", "Uninitialized value written to local memory", f"Oclgrin
 """An index beyond a row may be within the array, and not everything in local memory is used: what comes of a wrong
 index, or of using such a value, has a report of its own. The last says that the rest is left out."""
 _WIDE = re.compile(r"[a-z](?:8|16)\b|##")
-"""What a source with vectors of 8 elements or more contains: whoever takes the twelfth of two vectors' elements reads
+"""A pattern of sources with vectors of 8 elements or more: whoever takes the twelfth of two vectors' elements reads
 unwritten memory, in the eyes of Oclgrind 21.10."""
 
 
 def parse_reports(text: str) -> dict[str, str]:
-    """What Oclgrind has against a launch: each kind of fault once, and a clause on the first of it. Raises `ValueError`
-    where it gave up."""
+    """Oclgrind's complaints about a launch: each kind of fault once, and a clause on the first of it. Raises
+    `ValueError` where it gave up."""
     found = dict[str, str]()
     for report in filter(None, map(str.strip, _REPORT.split(text))):
         kind = _KIND.sub("", report.splitlines()[0])

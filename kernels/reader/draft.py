@@ -393,7 +393,7 @@ def with_members(unit: Unit, entry: Entry) -> str | None:
 
 
 def _spread(call: str, members: dict[int, list[str]]) -> str:
-    """What is passed to a launch, with the members of structures in their place."""
+    """The arguments of a launch, with the members of structures in their place."""
     parts = split(call)
     for at, names in sorted(members.items(), reverse=True):
         given = parts[at + 3] if at + 3 < len(parts) else "0"
@@ -449,7 +449,7 @@ def _is_plain(type_: Any) -> bool:
 
 
 def used_members(function: Any) -> set[str]:
-    """What identifies all members that the function, or a function that it calls, reads or writes."""
+    """The identifiers of all members that the function, or a function that it calls, reads or writes."""
     waiting, seen, used = [function], set[int](), set[str]()
     while waiting:
         for one, target in ((one, one.referenced) for one in walk(waiting.pop())):

@@ -151,7 +151,7 @@ class _Sizes:
 
     @property
     def names(self) -> set[str]:
-        """What an expression may name."""
+        """The names that an expression may use."""
         return {*self._values, *self.derived}
 
     def of(self, number: int) -> dict[str, int]:

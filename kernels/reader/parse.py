@@ -446,7 +446,7 @@ class Unit:
         return faults or ([] if self._instance(template) is not None else [instance])
 
     def faults(self, keeps: Callable[[str, int], bool]) -> Iterator[Any]:
-        """What clang has against places that `keeps` names, but for what only other places make of a template."""
+        """Clang's errors at places that `keeps` names, but for those of instantiations that only other places need."""
         last, length = None, len(self.code.encode())
         for one in self.diagnostics:
             if one.location.file is None or not keeps(one.location.file.name, one.location.offset):

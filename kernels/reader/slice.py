@@ -27,7 +27,7 @@ _DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(?:if|elif|ifdef|ifndef)\b(.*)$", re.MUL
 _PLAIN = {"cuda_runtime.h", "device_launch_parameters.h", "vector_types.h", "vector_functions.h"}
 """Headers whose declarations are there without them."""
 _NAMESPACES = frozenset({"cub", "cuda", "nvcuda", "cooperative_groups"})
-"""What accepted headers declare that the builtins do not have."""
+"""Declarations of accepted headers that are no builtins."""
 _HERE = "stub"
 """The section of the builtins that no header of CUDA's has, so that it goes into the source."""
 

@@ -43,7 +43,7 @@ LOOPS = frozenset({"for", "while", "do", "for each"})
 READING = frozenset({"__ldg", "__ldcs", "__ldca", "__ldcg", "__ldcv", "__ldlu"})
 """Functions that read through a pointer."""
 LEFT, LAMBDA = LOOPS | {"switch"}, frozenset({"lambda"})
-"""What `break` or `continue` is of, and what `return` is."""
+"""Statements that `break` or `continue` leave, and expressions that `return` does."""
 STATEMENTS = LOOPS | {"block", "declaration", "if", "switch", "return", "break", "nothing", "continue", "goto", "label"}
 _TEXT = re.compile(rb"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
 
@@ -155,7 +155,7 @@ class Symbol:
 
 
 NOTHING = Symbol("", "other", Kind("void", 0, "void"), "", -1)
-"""What an expression means that names nothing."""
+"""The symbol of an expression that names nothing."""
 
 
 @dataclass(eq=False, slots=True)
@@ -440,7 +440,7 @@ class Syntax:
 
     @cached_property
     def problems(self) -> list[tuple[int, str]]:
-        """What clang does not understand of the kernel and of the functions that it calls, by line."""
+        """Clang's errors in the kernel and in the functions that it calls, by line."""
         spans = [(one.start, one.end) for one in (self.body, *self.functions)] + [(self.start, self.body.start)]
         found = []
         for one in self.unit.tree.diagnostics:

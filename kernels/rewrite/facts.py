@@ -115,7 +115,7 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Atom:
-    """What a form knows of an atom. reach: how far its value is the same: 0 for all threads, 1 for a block, 2 for none
+    """An atom of forms. reach: how far its value is the same: 0 for all threads, 1 for a block, 2 for none
     but the thread itself; symbol: the variable; op, parts: the operation and its operands; memory:
     it was read from an array."""
 
@@ -243,7 +243,7 @@ class Facts:
     # Values.
 
     def form(self, node: Node) -> Form:
-        """What an expression is, in whole numbers."""
+        """The form of an expression of whole numbers."""
         if node not in self._forms:
             self._forms[node] = self._undivided(self._form(node).joined())
         return self._forms[node]
@@ -307,7 +307,7 @@ class Facts:
         return self._known(name, Atom(reach, symbol, op, parts, memory))
 
     def quotient(self, whole: Form, by: Form) -> Form:
-        """What a division of whole numbers is."""
+        """The form of a division of whole numbers."""
         return self._operation("/", whole, by)
 
     def _known(self, name: str, atom: Atom) -> Form:
@@ -581,8 +581,8 @@ class Facts:
     # Conditions.
 
     def conditions(self, node: Node, within: Node | None = None) -> tuple[list[Condition], bool]:
-        """What holds wherever the kernel, or a part of it, comes to `node`, and whether it may not come there for
-        another reason that this does not say, as a return inside a loop before it."""
+        """The conditions that hold wherever the kernel, or a part of it, reaches `node`, and whether it may not come
+        there for another reason that this does not say, as a return inside a loop before it."""
         found: list[Condition] = []
         doubtful = False
         for above, part in node.above():

@@ -65,7 +65,7 @@ class Form:
         return self.terms[0][1] if len(self.terms) == 1 and not self.terms[0][0] else None
 
     def times(self, atom: str) -> Form:
-        """What `atom` is multiplied by; an atom that is multiplied by itself stays in the result."""
+        """The factor of `atom`; an atom that is multiplied by itself stays in it."""
         found: dict[tuple[str, ...], int] = {}
         for atoms, factor in self.terms:
             if atom in atoms:

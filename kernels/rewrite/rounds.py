@@ -20,7 +20,7 @@ Key = tuple[object, ...]
 
 
 def key(node: Node) -> Key:
-    """What an expression says, whatever its spelling."""
+    """The meaning of an expression, however it is spelt."""
     if node.what == "name" and node.symbol is not NOTHING:
         return ("name", node.symbol.name, node.symbol.place)
     return (node.what, node.op, node.value, *map(key, node.kids))

@@ -137,7 +137,7 @@ def _read(task: Task, plain: Template) -> tuple[Facts, LaunchGeometry]:
 
 
 def _subject(task: Task, backend: BackendName, facts: Facts, spread: LaunchGeometry) -> Subject:
-    """What passes look at; the work is fixed where the kernel's code does not explain its launch."""
+    """The subject of all passes; the work is fixed where the kernel's code does not explain its launch."""
     plain = task.sources(backend).baseline.template
     used = set(re.findall(r"[A-Za-z_]\w*", plain.source)) | set(task.size_names) | set(task.types) | set(DTYPES)
 

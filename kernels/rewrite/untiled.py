@@ -171,7 +171,7 @@ class _Untiled:
         return found
 
     def _parts(self, statements: list[Node]) -> tuple[list[Node], list[Node]]:
-        """What a round does before and after its threads wait for the tiles; they also wait between two rounds."""
+        """The statements of a round before and after its barrier; another barrier lies between two rounds."""
         waits = [at for at, one in enumerate(statements) if one in self.facts.barriers]
         _require(len(waits) == len(self.facts.barriers) == 2)
         first, second = waits
@@ -375,7 +375,7 @@ class _Untiled:
         return node.what == "cast" and self._adds_nothing(kids[-1], zeros)
 
     def _guards(self) -> list[Form]:
-        """What holds wherever the kernel has an effect after the loop."""
+        """The conditions that hold wherever the kernel has an effect after the loop."""
         facts, found = self.facts, list[list[Form]]()
         for node in facts.effects:
             if self.loop.holds(node):

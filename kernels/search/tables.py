@@ -39,7 +39,7 @@ MAX_REPAIRS = 64
 
 @dataclass(frozen=True, slots=True)
 class ConfigResult:
-    """What became of one configuration. Times in milliseconds; `time` is None where it failed, for `failure`."""
+    """The outcome of one configuration. Times in milliseconds; `time` is None where it failed, for `failure`."""
 
     config: Config
     time: float | None

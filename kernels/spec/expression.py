@@ -241,7 +241,7 @@ class Expression:
         return evaluate
 
     def _operation(self, node: ast.expr) -> tuple[Operation, Sequence[ast.expr]]:
-        """What gives the node's value, from the values of names and the functions that evaluate its operands."""
+        """A function from the values of names to the node's value, made of the functions that evaluate its operands."""
         match node:
             case ast.Constant(value=bool() | int() | float() | str() as constant):
                 return lambda values: constant, ()

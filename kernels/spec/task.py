@@ -155,7 +155,7 @@ class Workload(Strict):
 
     @property
     def names(self) -> dict[str, Any]:
-        """What expressions see: sizes as ints, type names and data types as text."""
+        """The names in expressions: sizes as ints, type names and data types as text."""
         return {**DTYPE_NAMES, **self.sizes, **self.types}
 
 
@@ -369,7 +369,7 @@ class Task(Strict):
         return float(self._number("flops", self.flops, workload))
 
     def work_of(self, workload: Workload) -> tuple[float, float, str]:
-        """What the roofs bound: bytes, flops, and the data type of these (`arithmetic`)."""
+        """The work that the roofs bound: bytes, flops, and the data type of these (`arithmetic`)."""
         return self.bytes_of(workload), self.flops_of(workload), self.arithmetic
 
     @property

@@ -50,7 +50,7 @@ REMEDIES = {
     "list": "give a list",
     "none": "leave it out",
 }
-"""What to do, by pydantic's name of a mistake or the name's first word."""
+"""The remedy, by pydantic's name of a mistake or the name's first word."""
 
 
 def sentence(mistake: Any) -> str:

@@ -283,8 +283,8 @@ class _Reader:
         return tuple(self._blocks_named(one, {name: listed[0] for name, listed in lists.items()}) for one in grid)
 
     def _demands(self, shapes: Shapes, chosen: Mapping[str, Any], sizes: dict[str, int]) -> list[Constraint]:
-        """What blocks have to be by what they read; `sizes`, with which a draft begins, keep to it, as `requires` says
-        for the baseline."""
+        """The constraints of blocks by the arrays that they read; `sizes`, with which a draft begins, keep to it, as
+        `requires` says for the baseline."""
         found = list[Constraint]()
         for size, block in shapes.whole:
             if block in chosen:

@@ -320,7 +320,7 @@ def _numbers(
 
 
 def _below(index: Value, bound: Value) -> frozenset[tuple[str, str]]:
-    """What a comparison of an index with its bound tells."""
+    """A comparison of an index with its bound."""
     tiles = [one for one in index.tile or () if one != "1"] if index.counting and bound.text in bound.names else []
     return frozenset((tile, name) for tile in tiles or [""] for name in bound.names)
 

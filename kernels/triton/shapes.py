@@ -223,7 +223,7 @@ class Shapes:
 
 
 class _Array:
-    """What the interpreter asks of a tensor: its place, and copies that are nobody's business."""
+    """The part of a tensor's interface that the interpreter uses: its address, and copies, which it ignores."""
 
     def __init__(self, number: int, dtype: str) -> None:
         self.number, self.dtype = number, f"torch.{dtype}"

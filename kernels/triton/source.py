@@ -134,7 +134,7 @@ _KNOWN: dict[str, Any] = {
 }
 _KNOWN["triton.language"] = Symbol("tl", _KNOWN)
 _ANYWHERE = {**_SIZES, "triton": Symbol("triton", _KNOWN), "tl": _KNOWN["triton.language"]}
-"""What these names mean in whatever package."""
+"""The meaning of these names in any package."""
 ALIASES = {"tl": "import triton.language as tl", "triton": "import triton"}
 """Names that mean Triton wherever they are imported from, with the plain import."""
 
@@ -198,7 +198,7 @@ class Module:
         return None
 
     def _imported(self, name: str, scope: Any = None, local: Any = None, asked: Any = (), level: int = 0) -> Any:
-        """What `import` gives to code of this module that is evaluated."""
+        """The modules that evaluated code of this module may import."""
         root = name.partition(".")[0]
         if not level and root in _PLAIN:
             module = importlib.import_module(name)
@@ -314,7 +314,7 @@ class Kernel:
 
     @property
     def heuristics(self) -> dict[str, str]:
-        """What `triton.heuristics` computes: lambdas as text. Raises `SourceError` where it is not a plain table."""
+        """Values that `triton.heuristics` computes: lambdas as text. Raises `SourceError` where it is not a plain table."""
         decorators = list[ast.expr]()
         for one in self.decorators:
             named = one.args[0] if isinstance(one, ast.Call) and one.args else None

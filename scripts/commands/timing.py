@@ -257,7 +257,7 @@ def recheck(
 
 
 def moved(results: Sequence[tuple[str, Comparison | Outcome]]) -> dict[str, Any]:
-    """What changed for the first of `results`, a shape's own configuration: a sentence, empty where nothing did."""
+    """The change for the first of `results`, a shape's own configuration: a sentence, empty where nothing did."""
     (_, own), *others = results
     if not isinstance(own, Comparison):
         return {"now": None, "low": None, "high": None, "moved": f"it fails: {describe(own)}"}

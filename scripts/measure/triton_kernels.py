@@ -165,7 +165,7 @@ def _figures(found: Comparison | None) -> dict[str, float] | None:
 
 
 def choices(task: Task, repeats: int) -> list[dict[str, Any]]:
-    """What `triton.autotune` chooses on each size, and the seconds of each choice; the first one compiles its list."""
+    """The choices of `triton.autotune` on each size, and their seconds; the first one compiles its list."""
     import torch
 
     from tunesmith.kernels.backends.triton.autotune import Autotuned

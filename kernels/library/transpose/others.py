@@ -1,4 +1,4 @@
-"""What one would call instead of the kernel."""
+"""Alternatives to the kernel: the opponents of its benchmarks."""
 
 import torch
 

@@ -285,7 +285,7 @@ def _opens(subject: Subject, found: _Permutation, side: str, rows: str) -> str:
 
 
 def _swaps(subject: Subject, found: _Permutation) -> Iterator[Edit]:
-    """What becomes of coordinates, indices and loads in the body."""
+    """The edits of coordinates, indices and loads in the body."""
     cuda = subject.backend == "cuda"
     for access, form in found.forms.items():
         index = _by_digits(subject, found, form) if subject.facts.is_known(access.root, None) else None

@@ -105,7 +105,7 @@ class Subject:
 
     @property
     def index_type(self) -> str:
-        """What coordinates are counted in."""
+        """The C type of coordinates."""
         if self.backend == "opencl":
             return "size_t"
         wide = any(one.type.size == 8 for axis in self.work.axes for one in axis.nodes)

@@ -146,7 +146,7 @@ def _varies(facts: Facts, symbol: Symbol) -> bool:
 
 
 def _turns(loop: Loop) -> tuple[object, ...]:
-    """What says which thread has which element."""
+    """The part of a loop that says which thread has which element."""
     return loop.bound, loop.kind, loop.first, loop.step
 
 

@@ -198,7 +198,7 @@ def _is_left(subject: Subject, statements: list[Node]) -> bool:
 
 
 def _used(subject: Subject, array: Symbol, trees: list[_Tree]) -> str:
-    """What else the kernel does with the array that needs more than its first element, as a clause; else empty."""
+    """A use of the array that needs more than its first element, as a clause; empty where there is none."""
     facts, thread = subject.facts, Form.atom("threadIdx.x")
     own = [one for one in facts.of(array) if not any(_in_tree(one.node, tree) for tree in trees)]
     mine = [statements for statements, of, _ in trees if of is array]
