@@ -314,7 +314,7 @@ class Kernel:
 
     @property
     def heuristics(self) -> dict[str, str]:
-        """Values that `triton.heuristics` computes: lambdas as text. Raises `SourceError` where it is not a plain table."""
+        """The lambdas of `triton.heuristics`, as text. Raises `SourceError` where it is not a plain table."""
         decorators = list[ast.expr]()
         for one in self.decorators:
             named = one.args[0] if isinstance(one, ast.Call) and one.args else None
