@@ -559,10 +559,10 @@ def test_a_task_without_a_tolerance_has_the_error_of_its_baseline(device: Any) -
     plain = task.sources("opencl").baseline.template
     halves = plain.source.replace("sum +=", "*(k % 2 ? &sum : &even) +=")
     coarse = plain.source.replace("x[r * n + k] *", "as_float(as_uint(x[r * n + k]) & 0xffffe000u) *")
-    questions = [(plain.model_copy(update={"source": one}), {}, None) for one in (plain.source, halves, coarse)]
+    questions = [(plain.model_copy(update={"source": one}), {}, None) for one in (halves, coarse)]
     options = JudgeOptions(deadlines=Deadlines(check=1.0), roofline=Roofline())
     found = judge(task, device.limits, device.index, questions, options)
-    assert [one.verdict for one in found] == ["accepted", "accepted", "rejected"], found
+    assert [one.verdict for one in found] == ["accepted", "rejected"], found
     strict = task.model_copy(update={"tolerance": {"float32": Tolerance(rtol=1e-5, atol=1e-5)}})
     with pytest.raises(TaskError, match="its baseline is not right on"):
         judge(strict, device.limits, device.index, questions[:1], options)
