@@ -61,6 +61,7 @@ HINTS = [
         f"{ELEMENT} y[i] = atomicAdd((float*)x + i, 1.0f);",
         more="__device__ void use(const float*) {}",
     ),
+    *stays(("VEC", LINE, SERIES), ELEMENT.replace("int", "unsigned char") + " y[i] = x[i];"),
     # Of an array with another name it is not known what happens to it by that name.
     *stays(
         ("VEC LOADS STORES WALK LANES ROW_VEC KEEP OWN_BINS", LINE, SERIES),
