@@ -148,7 +148,7 @@ class TestRolesAndShapes:
         assert 'value = "-3" },  # FILL: the value of zero' in line(code, "zero")
 
     def test_the_shapes_of_a_product_are_those_of_its_operands(self) -> None:
-        facts = read_kernel(KERNELS["matmul"][0], None, "my.cu").facts
+        facts = read_kernel(KERNELS["matmul"], None, "my.cu").facts
         assert facts.shapes == {"A": ("M", "K"), "B": ("K", "N"), "C": ("M", "N")}
 
 
