@@ -411,13 +411,6 @@ def test_a_problem_becomes_a_task_and_its_reference_is_to_be_filled_in(t1: Path,
     assert task_of(t1, tmp_path / "marked") == plain
 
 
-def test_kernel_tuner_accepts_the_problem(t1: Path) -> None:
-    pytest.importorskip("kernel_tuner", reason="Kernel Tuner is not installed (pip install kernel-tuner)")
-    from kernel_tuner.file_utils import get_input_file
-
-    assert get_input_file(t1)["KernelSpecification"]["KernelName"] == "add"
-
-
 def test_what_cannot_be_taken_is_told_in_a_sentence_and_values_that_are_programs_are_not_run(t1: Path) -> None:
     for kernel, message in (
         ({"Language": "Vulkan"}, "key Language: Vulkan is not known"),
