@@ -242,7 +242,8 @@ kernel = triton.heuristics({"EVEN": lambda args: args["n"] % args["BLOCK"] == 0}
     found = read(tmp_path, text)
     assert "EVEN" not in found.fixed and "'EVEN': lambda args: args['n'] % args['BLOCK'] == 0" in found.template.source
     assert [one.name for one in found.parameters] == ["BLOCK", "num_warps"]
-    text = PRODUCT.replace("sizes = [64, 128] if is_cuda() else [16]", "sizes = logger.sizes()")
+    listed = '@triton.autotune(configs=logger.listed(), key=["n"])\n@triton.jit'
+    text = ADD.replace("@triton.jit", listed).replace(", BLOCK=1024", "")
     task = files_of(text, None)["task.toml"]
     assert "FILL: the list of configurations cannot be evaluated (nowhere" in task
     with pytest.raises(TunesmithError, match="still to be filled in"):
