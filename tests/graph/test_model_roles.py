@@ -131,6 +131,7 @@ def test_repairs_are_bounded_and_the_next_plan_knows_what_never_worked(tmp_path:
     assert "#include of passwd" in models.asked("template")[1].messages[-1].content
     assert result.summary["sentence"] == "no configuration was measured."
     assert any("given up: it does not work after 2 answer(s)" in note for note in result.summary["notes"])
+    assert [event.data["made_by"] for event in rows(tmp_path / "refused", "given_up")] == ["template"]
 
     def script(call: ModelCall) -> Any:
         return marked("WRONG") if call.role == "template" and call.stage == "round-1" else good(call)

@@ -529,9 +529,8 @@ def named(grid, kernel, arguments):
 def kernel(x, own, rows, columns, stride, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
     for row in range(tl.program_id(1), rows, tl.num_programs(1)):
-        for start in range(0, columns, BLOCK):
-            value = tl.load(x + row * stride + start + at, mask=start + at < columns)
-            tl.store(own + tl.program_id(0) * columns + start + at, value, mask=start + at < columns)
+        value = tl.load(x + row * stride + at, mask=at < columns)
+        tl.store(own + tl.program_id(0) * columns + at, value, mask=at < columns)
 """
 
 
