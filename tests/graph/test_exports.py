@@ -57,6 +57,7 @@ from tunesmith.kernels.spec.taskfile import load_task
 
 pytestmark = pytest.mark.xdist_group("exports")
 CASES = 40
+PROGRAM = Path(__file__).with_name("launch_header.cpp")
 
 
 @pytest.fixture(scope="module")
@@ -179,33 +180,13 @@ def test_cupy_gets_the_arrays_and_the_stream(package: Package, stub: Any, tmp_pa
             module.silu_and_mul(wrong)
 
 
-PROGRAM = """
-#include "silu_and_mul.hpp"
-#include <cstdio>
-extern "C" const long long *stub_last();
-extern "C" int stub_argument(int at);
-int main() {
-    long long n, d;
-    while (std::scanf("%lld %lld", &n, &d) == 2) {
-        CUresult status = silu_and_mul_tuned::launch(silu_and_mul_tuned::SILU_AND_MUL_FLOAT16, n, d, 0x1000, 0x2000);
-        const long long *last = stub_last();
-        std::printf("%d", (int)status);
-        for (int at = 0; at < 7; at++) std::printf(" %lld", last[at]);
-        std::printf(" %d %d %d %d\\n", stub_argument(0), stub_argument(1), stub_argument(2), stub_argument(3));
-    }
-    return silu_and_mul_tuned::launch(99, 16, 4096, 0, 0) == CUDA_ERROR_INVALID_VALUE ? 0 : 1;
-}
-"""
-
-
 def test_the_header_launches_the_same(package: Any, shapes: Any, stub: Any, tmp_path: Path, cuda_include: Path) -> None:
     if shutil.which("g++") is None:
         pytest.skip("there is no C++ compiler")
     out = export_run(package.folder, "header", tmp_path / "out")
-    (tmp_path / "main.cpp").write_text(PROGRAM)
     command = ["g++", "-std=c++11", "-Wall", "-Wextra", "-Werror", f"-I{out}", f"-isystem{cuda_include}"]
     linked = [f"-L{stub.folder}", "-lcuda", f"-Wl,-rpath,{stub.folder}", "-o", str(tmp_path / "main")]
-    subprocess.run([*command, str(tmp_path / "main.cpp"), *linked], check=True)
+    subprocess.run([*command, str(PROGRAM), *linked], check=True)
     asked = "\n".join(" ".join(map(str, shape.sizes.values())) for shape, _ in shapes)
     told = subprocess.run([tmp_path / "main"], input=asked, capture_output=True, text=True, check=True).stdout
     for (shape, (_, grid, block, shared)), line in zip(shapes, told.splitlines(), strict=True):

@@ -50,20 +50,6 @@ def after(*templates: dict[str, Any]) -> Any:
     return script
 
 
-def test_a_raw_kernel_becomes_a_template_that_is_tuned(tmp_path: Path, simulation: list[Any]) -> None:
-    result, models = run(tmp_path / "run", good, rounds=1)
-    assert models.paid == ["round-1.plan.plan", "round-1.template.template-1", "round-1.explain.explain"]
-    assert result.valid and result.summary["ended_by"] == "rounds"
-    assert result.summary["evaluations"] == len(simulation) == len(set(keys(tmp_path / "run"))) == 12
-    (made,) = result.summary["templates"]
-    assert made["parent"] == "baseline" and made["moves"] == ["several elements a work-item"]
-    assert made["id"] == result.summary["general"]["template"] and made["evaluations"] == 12
-    assert result.summary["explanations"][0]["lines"] == ["Sixteen elements a work-item are best."]
-    (event,) = rows(tmp_path / "run", "template")
-    template_file = Template.model_validate(event.data["template"])
-    assert template_file.entry == "scale_add" and template_file.device_globals == () and event.data["answers"] == 1
-
-
 def test_the_results_are_written_before_an_explanation_is_waited_for(tmp_path: Path) -> None:
     folder = tmp_path / "run"
 
@@ -145,6 +131,7 @@ def test_repairs_are_bounded_and_the_next_plan_knows_what_never_worked(tmp_path:
     assert "#include of passwd" in models.asked("template")[1].messages[-1].content
     assert result.summary["sentence"] == "no configuration was measured."
     assert any("given up: it does not work after 2 answer(s)" in note for note in result.summary["notes"])
+    assert [event.data["made_by"] for event in rows(tmp_path / "refused", "given_up")] == ["template"]
 
     def script(call: ModelCall) -> Any:
         return marked("WRONG") if call.role == "template" and call.stage == "round-1" else good(call)

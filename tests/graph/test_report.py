@@ -165,35 +165,12 @@ def test_axes_have_round_ticks_and_numbers_few_digits() -> None:
     assert shown == "0 1,234,568 811,450 72.6 0.0123 2.5e-09 5" and report.rounded(1577.801, 4) == "1,578"
 
 
-PROBE = """<!doctype html><body><pre id="found"></pre>
-<iframe id="phone" src="{page}" style="width: 360px; height: 800px"></iframe>
-<iframe id="desktop" src="{page}" style="width: 1200px; height: 800px"></iframe>
-<script>
-window.onload = () => {{
-  const found = {{}};
-  for (const name of ["phone", "desktop"]) {{
-    const page = document.getElementById(name).contentDocument, root = page.documentElement;
-    const inside = [...page.querySelectorAll(".area circle")].filter(mark => {{
-      const at = mark.getBoundingClientRect(), area = mark.closest(".area").getBoundingClientRect();
-      return at.left >= area.left - 8 && at.right <= area.right + 8
-        && at.top >= area.top - 8 && at.bottom <= area.bottom + 8;
-    }});
-    found[name] = {{
-      overflow: root.scrollWidth - root.clientWidth, marks: page.querySelectorAll(".area circle").length,
-      inside: inside.length,
-    }};
-  }}
-  document.getElementById("found").textContent = JSON.stringify(found);
-  console.error("the probe has ended");
-}};
-</script></body>"""
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on PATH")
 def test_a_browser_shows_it_on_a_phone_and_a_desktop(found: Found, tmp_path: Path) -> None:
     probe = tmp_path / "probe.html"
-    probe.write_text(PROBE.format(page=(found[2] / "report.html").as_uri()), encoding="utf-8")
+    text = Path(__file__).with_name("probe.html").read_text(encoding="utf-8")
+    probe.write_text(text.replace("PAGE", (found[2] / "report.html").as_uri()), encoding="utf-8")
     done = subprocess.run(
         [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--dump-dom"]
         + [f"--user-data-dir={tmp_path / 'profile'}", "--allow-file-access-from-files", "--enable-logging=stderr"]

@@ -271,17 +271,6 @@ def test_every_call_is_for_code_and_each_kind_is_tried(tmp_path: Path) -> None:
     assert "round 1, rewrite: Sixteen elements a work-item.: " in later[0]
 
 
-def test_a_rewrite_costs_one_evaluation_and_is_not_searched(tmp_path: Path) -> None:
-    def only_rewrites(call: ModelCall) -> Any:
-        return code(call) if call.schema is RewriteAnswer else template(source="// DOES_NOT_COMPILE\n" + SOURCE)
-
-    result, _ = run(tmp_path / "run", only_rewrites, rounds=1, planner="rules", repairs=0)
-    assert result.summary["evaluations"] == 2, "the template that failed, and the rewrite"
-    assert result.valid and result.summary["general"]["config"] == {}
-    (given_up,) = rows(tmp_path / "run", "given_up")
-    assert given_up.data["made_by"] == "template"
-
-
 def test_no_more_is_asked_than_the_cap_on_calls_allows_and_an_arm_plans_its_own_kinds(tmp_path: Path) -> None:
     # The scripted model keeps no account, so the cap stands in the plan alone.
     run(tmp_path / "run", code, rounds=1, planner="rules", max_calls=1)

@@ -4,6 +4,7 @@ roofs."""
 import dataclasses
 import shutil
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -141,33 +142,10 @@ def test_a_device_without_limits_per_sm_only_checks_the_block():
     assert occupancy(cpu, threads=1, registers=0, shared=KIB + 1).limiter == "shared_per_block"
 
 
-JUDGE = r"""
-#include <cstdio>
-#include <climits>
-#include <cuda_occupancy.h>
-int main() {
-    int major, minor, threads_sm, shared_sm, optin, reserved, t, r, s;
-    while (scanf("%d %d %d %d %d %d %d %d %d", &major, &minor, &threads_sm, &shared_sm, &optin, &reserved,
-                 &t, &r, &s) == 9) {
-        cudaOccDeviceProp p; cudaOccFuncAttributes f; cudaOccDeviceState d; cudaOccResult out;
-        p.computeMajor = major; p.computeMinor = minor; p.maxThreadsPerBlock = 1024;
-        p.maxThreadsPerMultiprocessor = threads_sm; p.regsPerBlock = p.regsPerMultiprocessor = 65536;
-        p.warpSize = 32; p.sharedMemPerBlock = 48 * 1024; p.sharedMemPerMultiprocessor = shared_sm;
-        p.numSms = 1; p.sharedMemPerBlockOptin = optin; p.reservedSharedMemPerBlock = reserved;
-        f.maxThreadsPerBlock = INT_MAX; f.numRegs = r; f.sharedSizeBytes = 0;
-        f.partitionedGCConfig = PARTITIONED_GC_OFF; f.shmemLimitConfig = FUNC_SHMEM_LIMIT_OPTIN;
-        f.maxDynamicSharedSizeBytes = optin; f.numBlockBarriers = 1;
-        int code = cudaOccMaxActiveBlocksPerMultiprocessor(&out, &p, &f, &d, t, s);
-        printf("%d\n", code ? -code : out.activeBlocksPerMultiprocessor);
-    }
-}
-"""
-
-
 def test_nvidias_calculator_agrees_on_every_capability(tmp_path, cuda_include):
     compiler = shutil.which("c++") or pytest.skip("there is no C++ compiler")
-    (tmp_path / "judge.cpp").write_text(JUDGE)
-    command = [compiler, "-w", f"-I{cuda_include}", "judge.cpp", "-o", "judge"]
+    source = Path(__file__).with_name("judge_occupancy.cpp")
+    command = [compiler, "-w", f"-I{cuda_include}", source, "-o", "judge"]
     subprocess.run(command, cwd=tmp_path, check=True, timeout=60)
     rng = np.random.default_rng(0)
     lines, ours = [], []

@@ -333,52 +333,14 @@ class TestSignature:
             assert wanted in (said := self.required(folder, old, new)) and bool(said) == bool(wanted)
 
 
-SUM = """\
-__kernel void add(__global float *c, __global const float *a, __global const float *b, int n)
-{
-    const int first = (get_group_id(0) * block_size_x + get_local_id(0)) * work;
-    for (int i = first; i < first + work && i < n; i++) c[i] = a[i] + b[i];
-}
-"""
-ADD = "def add(a, b, n):\n    return {'c': a + b}\n"
-
-
-def problem(**kernel: Any) -> dict[str, Any]:
-    vector = {"Type": "float", "MemoryType": "Vector", "Size": "ProblemSize[0]"}
-    return {
-        "ConfigurationSpace": {
-            "TuningParameters": [
-                {"Name": "block_size_x", "Type": "int", "Values": "[16, 32, 64]", "Default": 32},
-                {"Name": "work", "Type": "int", "Values": "list(range(1, 5))", "Default": 1},
-            ],
-            "Conditions": [{"Expression": "block_size_x * work <= 128", "Parameters": ["block_size_x", "work"]}],
-        },
-        "KernelSpecification": {
-            "Language": "OpenCL",
-            "KernelName": "add",
-            "KernelFile": "add.cl",
-            "GlobalSize": {"X": "1"},
-            "LocalSize": {"X": "block_size_x"},
-            "GridDivX": ["block_size_x", "work"],
-            "ProblemSize": [10_000],
-            "Arguments": [
-                {"Name": "c", **vector, "AccessType": "WriteOnly", "FillType": "Constant", "FillValue": 0.0},
-                {"Name": "a", **vector, "AccessType": "ReadOnly", "FillType": "Random", "FillValue": 1.0},
-                {"Name": "b", **vector, "AccessType": "ReadOnly", "FillType": "Random", "FillValue": 1.0},
-                {"Name": "n", "Type": "int32", "MemoryType": "Scalar", "FillValue": 10_000},
-            ],
-            **kernel,
-        },
-    }
+T1 = Path(__file__).resolve().parents[1] / "data" / "t1"
 
 
 @pytest.fixture
 def t1(tmp_path: Path) -> Path:
-    (tmp_path / "add.cl").write_text(SUM)
-    (tmp_path / "reference.py").write_text(ADD)
-    path = tmp_path / "add.json"
-    path.write_text(json.dumps(problem()))
-    return path
+    """A tuning problem beside its kernel and a reference."""
+    shutil.copytree(T1, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "add.json"
 
 
 def task_of(t1: Path, folder: Path) -> Task:
@@ -394,7 +356,7 @@ def test_a_problem_becomes_a_task_and_its_reference_is_to_be_filled_in(t1: Path,
     (workload,) = task.workloads
     assert workload.sizes == {"size_x": 10_000} and task.bytes_of(workload) == 3 * 40_000
     assert [parameter.values for parameter in template.parameters] == [(16, 32, 64), (1, 2, 3, 4)]
-    assert template.default_config == {"block_size_x": 32, "work": 1} and template.source == SUM
+    assert template.default_config == {"block_size_x": 32, "work": 1} and template.source == (T1 / "add.cl").read_text()
     assert geometry(template, {"block_size_x": 16, "work": 3}, workload).grid == (209, 1, 1)
     assert geometry(baseline, {}, workload).grid == (313, 1, 1) and "#define block_size_x 32" in baseline.source
     assert [argument.role for argument in task.arguments] == ["out", "in", "in", "scalar"]
@@ -411,13 +373,6 @@ def test_a_problem_becomes_a_task_and_its_reference_is_to_be_filled_in(t1: Path,
     assert task_of(t1, tmp_path / "marked") == plain
 
 
-def test_kernel_tuner_accepts_the_problem(t1: Path) -> None:
-    pytest.importorskip("kernel_tuner", reason="Kernel Tuner is not installed (pip install kernel-tuner)")
-    from kernel_tuner.file_utils import get_input_file
-
-    assert get_input_file(t1)["KernelSpecification"]["KernelName"] == "add"
-
-
 def test_what_cannot_be_taken_is_told_in_a_sentence_and_values_that_are_programs_are_not_run(t1: Path) -> None:
     for kernel, message in (
         ({"Language": "Vulkan"}, "key Language: Vulkan is not known"),
@@ -427,7 +382,8 @@ def test_what_cannot_be_taken_is_told_in_a_sentence_and_values_that_are_programs
         ({"ProblemSize": None}, "is not a tuning problem in the format T1"),
         ({}, "are neither a list nor a range; write them out"),
     ):
-        data = problem(**kernel)
+        data = json.loads((T1 / "add.json").read_text())
+        data["KernelSpecification"] |= kernel
         if not kernel:
             data["ConfigurationSpace"]["TuningParameters"][0]["Values"] = "__import__('os').getcwd()"
         t1.write_text(json.dumps(data))

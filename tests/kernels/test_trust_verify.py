@@ -332,12 +332,10 @@ def test_poison_is_a_nan_that_computing_does_not_give(dtype: str) -> None:
 FILES: dict[str, tuple[str, str, tuple[str, ...], str, set[str]]] = {
     # arrays "name role dtype shape"; sizes of its workloads; requires; flops; sizes that are no extents
     "power of two": ("x in T n; out out T n", "n=4096; n=65536", ("n & (n - 1) == 0",), "", set()),
-    "bounded": ("x in T n d; out out T n d", "n=512, d=4096", ("d <= 4096", "d >= 64"), "", set()),
     "all multiples": (
         "a in T m k; b in T k n; c out T m n", "m=1024, n=1024, k=1024; m=4096, n=4096, k=4096",
         ("m % 64 == 0 and n % 64 == 0", "k % 32 == 0"), "2 * m * n * k", set(),
     ),
-    "radius": ("x in T h w; out out T h w", "h=1080, w=1920, r=3; h=4096, w=4096, r=8", (), "", {"r"}),
     "window with flops": ("x in T n; out out T n", "n=100000, window=128", ("window < n",), "n * window", {"window"}),
     "weights of a radius": (
         "x in T h w; f in float32 2*r+1 2*r+1; out out T h w", "h=512, w=512, r=2",
@@ -346,11 +344,9 @@ FILES: dict[str, tuple[str, str, tuple[str, ...], str, set[str]]] = {
     "halo": ("x in T h+2*r w+2*r; out out T h w", "h=64, w=64, r=3; h=1024, w=1024, r=4", (), "", {"r"}),
     "valid": ("x in T h w; out out T h-2*r w-2*r", "h=512, w=512, r=2; h=64, w=64, r=5", (), "", {"r"}),
     "strided": ("x in T n; out out T (n-k)//s+1", "n=65536, k=5, s=2", ("n >= k",), "", {"k", "s"}),
-    "steps": ("x inout T n", "n=65536, steps=100", (), "n * steps", {"steps"}),
     "sweeps": ("x in T h w; out out T h w", "h=256, w=256, sweeps=1000", ("sweeps % 2 == 0",), "", {"sweeps"}),
     "bodies": ("p in T n 3; f out T n 3", "n=4096; n=30000", (), "20 * n * n", set()),
     "bitmap": ("x in uint32 ceil_div(n,32); out out uint32 ceil_div(n,32)", "n=1048576", (), "", set()),
-    "partial sums": ("x in T n; out out T ceil_div(n,1024)", "n=16777216", (), "n", set()),
     "capped": ("x in T min(n,65536); out out T min(n,65536)", "n=4096", (), "", set()),
     "products": ("x in T b*t h*d; out out T b*h t*d", "b=2, t=512, h=8, d=64", ("d % 8 == 0",), "", set()),
     "powers": ("x in T 2**p; out out T 2**p", "p=16; p=20", (), "p * 2 ** p", set()),
@@ -559,10 +555,10 @@ def test_a_task_without_a_tolerance_has_the_error_of_its_baseline(device: Any) -
     plain = task.sources("opencl").baseline.template
     halves = plain.source.replace("sum +=", "*(k % 2 ? &sum : &even) +=")
     coarse = plain.source.replace("x[r * n + k] *", "as_float(as_uint(x[r * n + k]) & 0xffffe000u) *")
-    questions = [(plain.model_copy(update={"source": one}), {}, None) for one in (plain.source, halves, coarse)]
+    questions = [(plain.model_copy(update={"source": one}), {}, None) for one in (halves, coarse)]
     options = JudgeOptions(deadlines=Deadlines(check=1.0), roofline=Roofline())
     found = judge(task, device.limits, device.index, questions, options)
-    assert [one.verdict for one in found] == ["accepted", "accepted", "rejected"], found
+    assert [one.verdict for one in found] == ["accepted", "rejected"], found
     strict = task.model_copy(update={"tolerance": {"float32": Tolerance(rtol=1e-5, atol=1e-5)}})
     with pytest.raises(TaskError, match="its baseline is not right on"):
         judge(strict, device.limits, device.index, questions[:1], options)

@@ -1,5 +1,5 @@
-"""What every backend's compiler and device must do. A new backend adds one entry to `SOURCES` and one test module that
-inherits from `CompilerContract` and `DeviceContract` with fixtures of its own."""
+"""What every backend's compiler and device must do. A new backend adds one entry to `SUFFIXES`, its sources and one
+test module that inherits from `CompilerContract` and `DeviceContract` with fixtures of its own."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -16,33 +16,11 @@ from tunesmith.kernels.outcome import CompileFailed, Rejected
 from tunesmith.kernels.spec.task import Geometry
 from tunesmith.kernels.spec.template import BackendName
 
-SOURCES: dict[BackendName, dict[str, str]] = {
-    "cuda": {
-        "add": 'extern "C" __global__ void add(int* a, int n, float by) {\n'
-        "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n    if (i < n) a[i] += (int)by;\n}\n",
-        "static": 'extern "C" __global__ void other(int* a) { __shared__ int big[4000]; big[threadIdx.x] = *a;'
-        " __syncthreads(); a[1] = big[threadIdx.x ^ 1]; }\n"
-        'extern "C" __global__ void shared(int* a) { __shared__ int x[256]; x[threadIdx.x] = a[threadIdx.x];'
-        " __syncthreads(); a[threadIdx.x] = x[255 - threadIdx.x]; }\n",
-        "dynamic": 'extern "C" __global__ void turn(int* a) { extern __shared__ int x[];'
-        " x[threadIdx.x] = a[threadIdx.x]; __syncthreads(); a[threadIdx.x] = x[blockDim.x - 1 - threadIdx.x]; }\n",
-        "found": 'extern "C" __global__ void found(unsigned* a) { extern __shared__ unsigned x[]; unsigned own[64];\n'
-        "    int t = threadIdx.x, i = blockIdx.x * 64 + t;\n    if (a[i]) { x[t] = own[a[i] % 64] = t; }\n"
-        "    __syncthreads();\n    a[i] = x[t]; a[gridDim.x * 64 + i] = own[(a[i] + t) % 64]; }\n",
-    },
-    "opencl": {
-        "add": "__kernel void add(__global int* a, int n, float by) {\n"
-        "    int i = get_global_id(0);\n    if (i < n) a[i] += (int)by;\n}\n",
-        "static": "__kernel void other(__global int* a) { __local int big[4000]; big[get_local_id(0)] = a[0];"
-        " barrier(CLK_LOCAL_MEM_FENCE); a[1] = big[get_local_id(0) ^ 1]; }\n"
-        "__kernel void shared(__global int* a) { __local int x[256]; int t = get_local_id(0); x[t] = a[t];"
-        " barrier(CLK_LOCAL_MEM_FENCE); a[t] = x[255 - t]; }\n",
-        "dynamic": "__kernel void turn(__global int* a, __local int* x) { int t = get_local_id(0); x[t] = a[t];"
-        " barrier(CLK_LOCAL_MEM_FENCE); a[t] = x[get_local_size(0) - 1 - t]; }\n",
-        "found": "__kernel void found(__global uint* a, __local uint* x) { uint own[64];\n"
-        "    int t = get_local_id(0), i = get_global_id(0);\n    if (a[i]) { x[t] = own[a[i] % 64] = t; }\n"
-        "    barrier(CLK_LOCAL_MEM_FENCE);\n    a[i] = x[t]; a[get_global_size(0) + i] = own[(a[i] + t) % 64]; }\n",
-    },
+FILES = Path(__file__).with_name("sources")
+SUFFIXES: dict[BackendName, str] = {"cuda": "cu", "opencl": "cl"}
+SOURCES = {
+    backend: {name: (FILES / f"{name}.{suffix}").read_text() for name in ("add", "static", "dynamic", "found")}
+    for backend, suffix in SUFFIXES.items()
 }
 
 

@@ -60,11 +60,31 @@ def test_a_file_that_another_one_includes_is_read_with_it(tmp_path: Path) -> Non
     assert 'role = "out", dtype = "int32", shape = ["64", "2"]' in drafted(code, where=str(tmp_path / "k.cu"))[0]
 
 
-def test_classes_and_functions_of_a_template_are_bound_in_their_namespace(nvrtc: Any) -> None:
-    code = """namespace own { namespace { struct Four { static const int count = 4; };
+KNOWN = {
+    "classes and functions of a template": """namespace own { namespace { struct Four { static const int count = 4; };
     __device__ int one(int v) { return v; } typedef int (*F)(int);
     template <class P, F f = one> __global__ void k(int* y) { y[threadIdx.x] = f(P::count); } } }
-    void host(int* y) { own::k<own::Four><<<1, 64>>>(y); }"""
+    void host(int* y) { own::k<own::Four><<<1, 64>>>(y); }""",
+    "values of an enumeration, as the source launches them": f"""enum Way {{ ONCE, TWICE }};
+    template <Way W> __global__ void k(const float* x, float* y, int n) {{
+        typedef int I; {INDEX} if (i < n) y[i] = W == TWICE ? 2 * x[i] : x[i]; }}
+    void host(const float* x, float* y, int n) {{ k<TWICE><<<n / 256, 256>>>(x, y, n); }}""",
+    "names of the namespaces around": f"""namespace own {{ namespace cuda {{ typedef int index_t;
+    __device__ inline float twice(float x) {{ return x + x; }} }} namespace ops {{
+    __global__ void k(const float* x, float* y, cuda::index_t n) {{
+        typedef int I; {INDEX} if (i < n) y[i] = cuda::twice(x[i]); }} }} }}""",
+    "functions that CUDA rounds and converts with": f"""#include <cuda_fp16.h>
+    __global__ void k(const float* x, __half* h, float* y, int n) {{
+        typedef int I; {INDEX}
+        if (i >= n) return;
+        h[i] = hceil(__float2half(x[i]));
+        y[i] = __fmul_rz(x[i], 2.0f) + lrint(x[i]) + __float2ll_rd(x[i]);
+    }}""",
+}
+
+
+@pytest.mark.parametrize("code", KNOWN.values(), ids=KNOWN)
+def test_what_a_kernel_names_is_found(code: str, nvrtc: Any) -> None:
     compiles(nvrtc, drafted(code)[1])
 
 
@@ -77,14 +97,6 @@ def test_one_of_several_kernels_of_a_name_is_chosen_by_its_line() -> None:
     assert asked in drafted(code)[0] and "double*" not in drafted(code)[1]
     task, source = drafted(code, "k:2")
     assert 'dtype = "float64"' in task and "float*" not in source
-
-
-def test_values_of_an_enumeration_are_bound_as_the_source_launches_them(nvrtc: Any) -> None:
-    code = f"""enum Way {{ ONCE, TWICE }};
-    template <Way W> __global__ void k(const float* x, float* y, int n) {{
-        typedef int I; {INDEX} if (i < n) y[i] = W == TWICE ? 2 * x[i] : x[i]; }}
-    void host(const float* x, float* y, int n) {{ k<TWICE><<<n / 256, 256>>>(x, y, n); }}"""
-    compiles(nvrtc, drafted(code)[1])
 
 
 def test_a_specialisation_comes_with_its_template_and_operators_of_the_host_do_not(nvrtc: Any) -> None:
@@ -100,14 +112,6 @@ def test_a_specialisation_comes_with_its_template_and_operators_of_the_host_do_n
     compiles(nvrtc, "#define T float\n" + source)
 
 
-def test_names_of_the_namespaces_around_are_found(nvrtc: Any) -> None:
-    code = f"""namespace own {{ namespace cuda {{ typedef int index_t;
-    __device__ inline float twice(float x) {{ return x + x; }} }} namespace ops {{
-    __global__ void k(const float* x, float* y, cuda::index_t n) {{
-        typedef int I; {INDEX} if (i < n) y[i] = cuda::twice(x[i]); }} }} }}"""
-    compiles(nvrtc, drafted(code)[1])
-
-
 def test_specialisations_and_overloads_for_types_of_the_host_are_left_out(nvrtc: Any) -> None:
     code = f"""struct Host {{ std::vector<int> of; }};
     template <class T> struct Twice {{ static __device__ T of(T x) {{ return x + x; }} }};
@@ -119,17 +123,6 @@ def test_specialisations_and_overloads_for_types_of_the_host_are_left_out(nvrtc:
     _, source = drafted(code, "k<1, float>")
     assert "Host" not in source and "Half" not in source
     compiles(nvrtc, source)
-
-
-def test_functions_that_cuda_rounds_and_converts_with_are_known(nvrtc: Any) -> None:
-    code = f"""#include <cuda_fp16.h>
-    __global__ void k(const float* x, __half* h, float* y, int n) {{
-        typedef int I; {INDEX}
-        if (i >= n) return;
-        h[i] = hceil(__float2half(x[i]));
-        y[i] = __fmul_rz(x[i], 2.0f) + lrint(x[i]) + __float2ll_rd(x[i]);
-    }}"""
-    compiles(nvrtc, drafted(code)[1])
 
 
 def test_members_of_structures_become_parameters(nvrtc: Any) -> None:

@@ -60,40 +60,20 @@ SERIES: Arrays = {"x": ("in", "float32", "n"), "y": ("inout", "float32", "n")}
 """What is read, and what is read and written."""
 COPIED: Arrays = {"x": ("in", "float32", "n"), "y": ("out", "float32", "n")}
 FACTOR = {"a": "float32", "n": "int32"}
-SAXPY_CODE = """
-#include <cuda_runtime.h>
-#define BLOCK 256
-extern "C" __global__ void saxpy(const float* x, float* y, float a, int n) {
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) y[i] = a * x[i] + y[i];
-}
-"""
-EARLY_CODE = """
-extern "C" __global__ void early(const float* x, float* y, float a, int n) {
-    const unsigned int tid = threadIdx.x;
-    const int i = tid + (int)blockDim.x * blockIdx.x;
-    if (i >= n) return;
-    float sum = 0;
-    for (int k = 0; k < n % 7; ++k) { if (x[i] < -1.0f) return; sum += x[i] / (k + 1); }
-    y[i] = sum * a;
-}
-"""
-STRIDE_CODE = """
-extern "C" __global__ void stride(const float* x, float* y, float a, int n) {
-    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += blockDim.x * gridDim.x) y[i] = a * x[n - 1 - i];
-}
-"""
-BARE_CODE = """
-extern "C" __global__ void bare(float* y, int n) {
-    y[blockIdx.x * blockDim.x + threadIdx.x] += 1.0f + n;
-}
-"""
 FEW = LaunchGeometry(grid=("min(ceil_div(n, 256), 4)",), block=("256",))
 EIGHT = LaunchGeometry(grid=("n",), block=("8",))
-SAXPY = task_of("saxpy", SAXPY_CODE, SERIES, WIDE, FACTOR)
-EARLY = task_of("early", EARLY_CODE, COPIED, WIDE, FACTOR)
-STRIDE = task_of("stride", STRIDE_CODE, COPIED, FEW, FACTOR)
-BARE = task_of("bare", BARE_CODE, {"y": ("inout", "float32", "8 * n")}, EIGHT, {"n": "int32"})
+
+
+def own(name: str, arrays: Arrays, launch: LaunchGeometry, scalars: dict[str, str]) -> Task:
+    """The task of a kernel beside this file."""
+    code = Path(__file__).with_name("own") / f"{name}.cu"
+    return task_of(name, code.read_text(encoding="utf-8"), arrays, launch, scalars)
+
+
+SAXPY = own("saxpy", SERIES, WIDE, FACTOR)
+EARLY = own("early", COPIED, WIDE, FACTOR)
+STRIDE = own("stride", COPIED, FEW, FACTOR)
+BARE = own("bare", {"y": ("inout", "float32", "8 * n")}, EIGHT, {"n": "int32"})
 OWN = {task.name: task for task in (SAXPY, EARLY, STRIDE, BARE)}
 RAW_NAMES = ("histogram", "int8_quant", "layernorm", "rope", "stencil3x3", "topk_softmax")
 # layernorm and rope, which the library has too, are the raw ones here.

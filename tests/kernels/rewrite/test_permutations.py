@@ -141,14 +141,12 @@ MIXED = "does not write each element in a place of its own digits"
         (f"{GUARD} {TURNED} = y[i];", SAME),
         (f"{GUARD} {{ {TURNED} = x[i]; ((float*)x)[i] = 0; }}", SAME),
         # Not every element has a place of its own.
-        (f"{GUARD} y[i % d * a + i / (b * c * d)] = x[i];", MIXED),
         (f"{GUARD} y[i / d / 2 + a * (i % d)] = x[i];", MIXED),
         # A digit beyond its range goes elsewhere, or is not read.
         (f"{GUARD} y[(i % d + 1) % d * (a * b * c) + i / d] = x[i];", MIXED),
         (f"{GUARD} if (i % d + 1 < d) {TURNED} = x[i + 1];", SAME),
         # The data say where.
         (f"{GUARD} y[(int)z[i]] = x[i];", MIXED),
-        (f"{GUARD} {TURNED} = x[(int)z[i / d]];", SAME),
         # Neighbours stay neighbours, or are few.
         (f"{GUARD} y[i / d % c * (a * b * d) + i / (c * d) * d + i % d] = x[i];", SAME),
         (f"{GUARD} y[i % 4 * (a * b * c) + i / 4] = x[i];", "one of its dimensions has 4 elements"),

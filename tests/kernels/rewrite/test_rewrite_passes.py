@@ -52,7 +52,6 @@ HINTS = [
     *stays(
         ("STORES", LINE, X | Y),
         f"{ELEMENT} y[i] += x[i];",
-        f"{ELEMENT} {{ y[i] = x[i]; y[i] = y[i] + 1; }}",
         f"{ELEMENT} {{ float v = (y[i] = x[i]); y[i] = v; }}",
     ),
     *stays(
@@ -61,11 +60,11 @@ HINTS = [
         f"{ELEMENT} y[i] = atomicAdd((float*)x + i, 1.0f);",
         more="__device__ void use(const float*) {}",
     ),
+    *stays(("VEC", LINE, SERIES), ELEMENT.replace("int", "unsigned char") + " y[i] = x[i];"),
     # Of an array with another name it is not known what happens to it by that name.
     *stays(
         ("VEC LOADS STORES WALK LANES ROW_VEC KEEP OWN_BINS", LINE, SERIES),
         "float* q = n > 5 ? y : (float*)x; q[i] = 1.0f;",
-        "float* q = y; q += i; *q = 1.0f;",
         "y = y + 1; y[i] = 1.0f;",
         "float4* q = (float4*)y; q[i / 4].x = 1.0f;",
         "float* p[2] = {y, y}; p[i % 2][i] = 1.0f;",
@@ -90,12 +89,10 @@ KEPT_CONFIGS: list[Config] = [
 HALF = TURNS.replace("< n", "< n / 2")
 ROW_LOOPS = stays(
     ("ROW_VEC", ROWS, {"y": ("inout", "float32", "n")}),
-    f"{TURNS} y[i * 2] = 1;",
     f"{TURNS} y[n - i] = 1;",
     f"{TURNS} {{ if (i % 3 == 0) continue; y[i] = 1; }}",
     f"const int half = threadIdx.x / 2; {TURNS} y[i] = half;",
     f"__shared__ float s[999]; {TURNS} {{ s[i] = y[i]; }} {TURNS} y[i] = s[i] + 1;",
-    f"{TURNS} y[i] = 1; __syncthreads(); {TURNS} y[n - 1 - i] += 2;",
     f"for (int k = 0; k < 2; ++k) {{ {TURNS} y[i] = k; }}",
     # A sum of each block, over the elements that it happens to have.
     """__shared__ float part[64]; float s = 0;
@@ -167,8 +164,6 @@ ROW_LOOPS += [
         f"{LANE.replace('/ 32', '/ 16')} y[w * n + i] = 1;",
         f"{LANE} y[w * n + i] = l;",
         f"{LANE.replace('i < n', 'i < n - l')} y[w * n + i] = 1;",
-        f"{LANE.replace('i += 32', 'i += 16')} y[w * n + i] = 1;",
-        f"{LANE.replace('% 32', '% 48')} y[w * n + i] = 1;",
         f"{OF_LINE} y[i] = 1;",  # its block has 96 threads
     ),
     *stays(
@@ -202,14 +197,12 @@ TILES: list[Config] = [
 ]
 OUTPUT_TILES = stays(
     ("OUTPUT_TILE", SQUARE, MATRICES),
-    (f"{INSIDE} {SUM} s += a[r * n + k] * y[k * n + c]; {OUT}", "on the row or on the column alone"),
     (f"{INSIDE} {SUM} s += a[r * n + c] * b[k * n + c]; {OUT}", "on the row or on the column alone"),
     (f"{INSIDE} {SUM.replace('< n', '< c')} {ADD} {OUT}", "length is not given by parameters"),
     (f"{INSIDE} {SUM.replace('++k', 'k += 2')} {ADD} {OUT}", "does not count one by one"),
     (f"{INSIDE} {SUM} {{ {ADD} break; }} {OUT}", "may end early"),
     (f"{INSIDE} const float f = b[c]; {SUM} s += f * a[r * n + k] * b[k * n + c]; {OUT}", "uses f,"),
     (f"{INSIDE} y[r * n + c] = 1; {SUM} {ADD} {OUT}", "more than declarations"),
-    (f"{INSIDE} if (c > r) {{ y[r * n + c] = 0; return; }} {SUM} {ADD} {OUT}", "more than declarations"),
     (f"{AT} if (r > 0 && r < n && c < n) {{ {SUM} {ADD} {OUT} }}", "not one loop behind the guard"),
     (f"{INSIDE} y[r * n + c] = 1; {SUM} {{ {ADD} y[r * n + k] += s; }}", "on the row or on the column alone"),
     (f"{INSIDE} float t = y[r * n + c]; {SUM} y[r * n + c] += t * a[r * n + k] * b[k * n + c];", "more than"),
@@ -255,7 +248,6 @@ LANES = [
         (f"float s = 0; {ROW} {{ if (a[r * n + k] < 0) break; s += 1; }} y[r] = s;", "may end early"),
         (f"float s = 0; {ROW} s += a[k * n + r]; y[r] = s;", "reads neighbours"),
         (f"{ROW} y[r * n + k] = y[r * n + n - 1 - k] + a[r * n + k];", "used at other places"),
-        (f"{ROW} {{ float e = atomicAdd(y + k, a[r * n + k]); if (e > 0) y[r] = e; }}", "used at other places"),
         (f"{ROW} {{ int e = a[k]; y[r * n + k + e] = a[r * n + k]; }}", "used at other places"),
         (f"{ROW} for (int j = 0; j < 4; ++j) y[r * n + k + j] = a[r * n + k];", "used at other places"),
         ("for (int k = 0; k != n; ++k) y[r * n + k] = a[r * n + k];", "one by one"),
@@ -408,7 +400,6 @@ GIVEN_STAYS = stays(
     # The blocks' parts of a sum matter.
     f"{COUNTED} if (blockIdx.x == 0) atomicAdd(&y[t], bins[t]);",
     f"{COUNTED} atomicAdd(&y[t + blockIdx.x], bins[t]);",
-    f"{COUNTED} atomicAdd(&y[t], bins[(t + blockIdx.x) % 64]);",
     f"{COUNTED} bins[blockIdx.x] = 0; __syncthreads(); atomicAdd(&y[t], bins[t]);",
     f"{COUNTED} atomicAdd(&y[t], bins[t] / 2);",
     f"{COUNTED} if (bins[t] != 0) {{ atomicAdd(&y[t], bins[t]); atomicAdd(&y[70], 1); }}",
@@ -471,9 +462,7 @@ WALK = [
     *stays(
         ("WALK", SQUARE, OVER),
         f"{INSIDE} y[r * n + c] = a[r * n + c] + a[r * n + c * 2];",
-        f"{INSIDE} y[r * n + c] = a[r * n + c] + a[r * 2 + c];",
         f"{INSIDE} y[r * n + c] = a[r * n + c] + a[(r + 40) * n + c];",
-        f"{INSIDE} y[r * n + c] = a[r * n + c];",
     ),
     *stays(("WALK", LINE, {"y": ("inout", "float32", "n + 1")}), f"{ELEMENT} y[i] = y[i] + y[i + 1];"),
     # How long the array is, the kernel does not know.
@@ -485,13 +474,11 @@ WALK = [
         ("for (int w = 0; w < 5; ++w) if (i + (int)x[0] + w < n) y[i] += x[i + (int)x[0] + w];", WINDOW),
         ("for (int w = 0; w < 5; ++w) { if (i + w < n) y[i] += x[i + w]; w += 1; }", WINDOW),
         ("for (int w = 0; w < n % 5; ++w) if (i + w < n) y[i] += x[i + w];", WINDOW),
-        ("y[i] = x[i];", WINDOW),
         at=f"{ELEMENT} {{ BODY }}",
     ),
     *stays(
         ("WALK", STEPS, SIGNAL),
         ("for (int k = 0; k < 3; ++k) s += x[(step * 2 + k) * 40 % n + ch];", "nothing alike"),
-        ("for (int k = 0; k < n; ++k) s += x[k * 40 + ch];", "nothing alike"),
         ("for (int k = 0; k < 3; ++k) if (step >= k) s += x[(step - k) * 40 + ch] + gridDim.y;", "nothing alike"),
         ("for (int k = 0; k < 64; ++k) if (step >= k) s += x[(step - k) * 40 + ch];", "nothing alike"),
         (
@@ -557,7 +544,6 @@ ROW_TEAMS = [
     ),
     *stays(
         ("TEAM_BLOCKS", MANY, PLANE),
-        f"float s = 0; {TURNS} s += r[i]; if (threadIdx.x == 0) y[blockIdx.x] = s;",
         f"{TURNS} {OUT_OF_ROW} = r[i]; {TURNS} y[blockIdx.x * n + n - 1 - i] += r[i];",
         f"{TURNS} {OUT_OF_ROW} = r[i]; if (threadIdx.x == 0) y[blockIdx.x * n] += 1;",
         at=f"{PER_ROW} BODY",
@@ -625,7 +611,6 @@ WIDE = "const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; if (i < 
 SIGNED = WIDE.replace("size_t", "long long")
 INDICES = stays(
     ("INDEX_BITS", LINE, X | Y),
-    ("y[i] = x[(long long)i * 2 % n];", "indices stay"),
     ("{ const long long at = (long long)i * n; y[i] = x[at / n]; }", "indices stay"),
     ("{ const long long at = (long long)i * n; y[i] = x[i] + at; }", "indices stay"),
     ("{ const long long at = (long long)i * n; if (at < n) y[at] = x[i]; }", "indices stay"),

@@ -1,7 +1,12 @@
-"""Tasks drafted from Python files with Triton kernels, which are not imported, and from kernels in a program."""
+"""Tasks drafted from Python files with Triton kernels, which are not imported, and from kernels in a program; and what
+their templates compute at several points of their spaces, by Triton's interpreter on the CPU."""
 
+import functools
 import importlib.util
+import os
+import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,13 +25,14 @@ from tunesmith.kernels.check.plan import Step
 from tunesmith.kernels.check.verify import excluded
 from tunesmith.kernels.launch.contents import Contents
 from tunesmith.kernels.spec.expression import parse
-from tunesmith.kernels.spec.task import Argument, Task
+from tunesmith.kernels.spec.task import Argument, Task, geometry
 from tunesmith.kernels.spec.taskfile import load_task
-from tunesmith.kernels.spec.template import Constraint, Parameter, Template
+from tunesmith.kernels.spec.template import TRITON_OPTIONS, Config, Constraint, Parameter, Template
 from tunesmith.kernels.triton.draft import TritonKernel, draft_triton, read_triton
 from tunesmith.kernels.triton.source import Module, find_kernel
 
 triton = pytest.importorskip("triton", reason="Triton is not installed: pip install 'tunesmith[triton]'")
+pytestmark = pytest.mark.xdist_group("triton")
 
 HEAD = "import torch\nimport triton\nimport triton.language as tl\nfrom nowhere import logger\n"
 ADD = """
@@ -139,6 +145,10 @@ def call(a, b, activation=""):
     product[grid](
         a, b, c, M, N, K, a.stride(0), a.stride(1), b.stride(0), b.stride(1), c.stride(0), c.stride(1), ACT=activation
     )
+
+
+def listed():  # after the list was made
+    return []
 """
 
 
@@ -147,12 +157,23 @@ def written(folder: Path, text: str, name: str = "model.py") -> Path:
     return folder / name
 
 
-def drafted(folder: Path, text: str, entry: str | None = None) -> Task:
+@functools.cache
+def files_of(text: str, entry: str | None) -> dict[str, str]:
+    """The files of a draft, which takes seconds, as the kernel is run; a file `shared` lies beside it."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "shared.py").write_text(SHARED)
+        return draft_triton(written(Path(folder), text), entry)[1]
+
+
+def answered(folder: Path, files: dict[str, str]) -> Task:
     """The task of a draft whose questions are answered by what it proposes."""
-    _, files = draft_triton(written(folder, text), entry)
     for name, one in files.items():
         (folder / name).write_text("\n".join(line.split("  # FILL:")[0] for line in one.splitlines()))
     return load_task(str(folder))
+
+
+def drafted(folder: Path, text: str, entry: str | None = None) -> Task:
+    return answered(folder, files_of(text, entry))
 
 
 def read(folder: Path, text: str) -> TritonKernel:
@@ -174,7 +195,7 @@ def values(task: Task) -> dict[str, tuple[Any, ...]]:
 def test_what_a_package_of_the_project_passes_on_is_triton_and_the_host_says_types(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "__init__.py").write_text("if found():\n    import triton\n")
-    task = drafted(
+    path = written(
         tmp_path,
         """
 from mine import triton
@@ -193,6 +214,7 @@ def call(x):
     keep[lambda META: (triton.cdiv(n, META["BLOCK"]),)](x, out, mean, n, BLOCK=256)
 """,
     )
+    task = answered(tmp_path, draft_triton(path, None)[1])
     assert task.sources("triton").templates[0].launch.grid == ("ceil_div(n, BLOCK)",)
     assert {name: one.dtype for name, one in by_name(task).items()} == {
         "x": "T", "out": "T", "mean": "float32", "n": "int32"
@@ -220,8 +242,9 @@ kernel = triton.heuristics({"EVEN": lambda args: args["n"] % args["BLOCK"] == 0}
     found = read(tmp_path, text)
     assert "EVEN" not in found.fixed and "'EVEN': lambda args: args['n'] % args['BLOCK'] == 0" in found.template.source
     assert [one.name for one in found.parameters] == ["BLOCK", "num_warps"]
-    text = PRODUCT.replace("sizes = [64, 128] if is_cuda() else [16]", "sizes = logger.sizes()")
-    task = draft_triton(written(tmp_path, text), None)[1]["task.toml"]
+    listed = '@triton.autotune(configs=logger.listed(), key=["n"])\n@triton.jit'
+    text = ADD.replace("@triton.jit", listed).replace(", BLOCK=1024", "")
+    task = files_of(text, None)["task.toml"]
     assert "FILL: the list of configurations cannot be evaluated (nowhere" in task
     with pytest.raises(TunesmithError, match="still to be filled in"):
         (tmp_path / "task.toml").write_text(task)
@@ -229,7 +252,6 @@ kernel = triton.heuristics({"EVEN": lambda args: args["n"] % args["BLOCK"] == 0}
 
 
 def test_rows_with_a_helper_of_another_file_and_a_block_that_covers_them(tmp_path: Path) -> None:
-    (tmp_path / "shared.py").write_text(SHARED)
     task = drafted(tmp_path, ROWS)
     arguments = by_name(task)
     assert arguments["x"].shape == arguments["y"].shape == ("count", "columns")
@@ -244,7 +266,7 @@ def test_rows_with_a_helper_of_another_file_and_a_block_that_covers_them(tmp_pat
 
 
 def test_lists_widen_to_spaces_of_what_fits(tmp_path: Path) -> None:
-    task = drafted(tmp_path, PRODUCT + "\n\ndef listed():\n    return []\n")
+    task = drafted(tmp_path, PRODUCT)
     arguments = by_name(task)
     assert [arguments[name].shape for name in "abc"] == [("M", "K"), ("K", "N"), ("M", "N")]
     assert [one.value for one in task.arguments if one.name.startswith("stride")] == ["K", "1", "N", "1", "N", "1"]
@@ -258,7 +280,7 @@ def test_lists_widen_to_spaces_of_what_fits(tmp_path: Path) -> None:
     assert [(one["BM"], one["num_warps"]) for one in opponent.configs] == [(64, 4), (64, 8), (128, 4), (128, 8)]
     assert opponent.template.launch == template(task).launch and opponent.template.source == template(task).source
     # Tiles that do not fit are refused before compiling.
-    rule, registers = template(drafted(tmp_path, PRODUCT)).constraints
+    rule, registers = template(task).constraints
     base = {"T": "float16", "float16": "float16", "M": 1024, "N": 1024, "K": 1024, "compute_capability": 90}
     large = {**base, "BM": 256, "BN": 256, "BK": 64, "num_stages": 4, "num_warps": 8}
 
@@ -296,7 +318,6 @@ def kernel(a, b, c, K, R: tl.constexpr, C: tl.constexpr, D: tl.constexpr, BACK: 
         ({"BM": 128, "BN": 256, "BK": 64, "num_stages": 5, "num_warps": 8}, False),
     ],
 )
-@pytest.mark.xdist_group("triton")
 def test_the_rule_is_what_the_compiler_allots(tmp_path: Path, point: dict[str, Any], fits: bool) -> None:
     task = drafted(tmp_path, PRODUCT)
     limits, workload, made = as_triton(resolve_target("h200")), task.workloads[0], template(task)
@@ -313,9 +334,7 @@ def test_the_rule_is_what_the_compiler_allots(tmp_path: Path, point: dict[str, A
 
 
 @pytest.mark.parametrize("text", [ADD, ROWS, PRODUCT], ids=["add", "rows", "product"])
-@pytest.mark.xdist_group("triton")
 def test_a_draft_compiles(tmp_path: Path, text: str) -> None:
-    (tmp_path / "shared.py").write_text(SHARED)
     task = drafted(tmp_path, text)
     compiler = open_compiler(as_triton(resolve_target("sm_90")))
     for one in (task.sources("triton").baseline.template, template(task)):
@@ -323,36 +342,38 @@ def test_a_draft_compiles(tmp_path: Path, text: str) -> None:
         assert isinstance(compiler.compile(specialise(one, one.default_config, key)), Artifact)
 
 
-@pytest.mark.parametrize(
-    ("text", "role"),
-    [
-        ("    tl.atomic_add(p + at, 1.0)\n", "inout"),
-        ("    q = p + at\n    tl.store(q, tl.load(q) + 1)\n", "inout"),
-        ("    helper(p, at)\n", "out"),
-        (
-            "    block = tl.make_block_ptr(p, (n,), (1,), (0,), (16,), (0,))\n    tl.store(block, tl.load(o + at))\n",
-            "out",
-        ),
-    ],
-)
-def test_roles_follow_pointers(tmp_path: Path, text: str, role: str) -> None:
-    helper = "\n@triton.jit\ndef helper(q, at):\n    tl.store(q + at, 1.0)\n"
-    kernel = "\n@triton.jit\ndef kernel(p, o, n):\n    at = tl.arange(0, 16)\n    tl.store(o + at, tl.load(o + at))\n"
-    assert read(tmp_path, helper + kernel + text).read.facts.roles["p"] == role
+def test_roles_follow_pointers(tmp_path: Path) -> None:
+    text = """
+@triton.jit
+def helper(q, at):
+    tl.store(q + at, 1.0)
+
+
+@triton.jit
+def kernel(added, moved, passed, blocks, read, n):
+    at = tl.arange(0, 16)
+    tl.atomic_add(added + at, 1.0)
+    pointers = moved + at
+    tl.store(pointers, tl.load(pointers) + 1)
+    helper(passed, at)
+    block = tl.make_block_ptr(blocks, (n,), (1,), (0,), (16,), (0,))
+    tl.store(block, tl.load(read + at))
+"""
+    roles = {"added": "inout", "moved": "inout", "passed": "out", "blocks": "out", "read": "in"}
+    assert read(tmp_path, text).read.facts.roles == roles
 
 
 def test_files_are_read_without_importing_them(tmp_path: Path) -> None:
-    task = drafted(tmp_path, ADD.replace("BLOCK=1024", "BLOCK=logger.BLOCK"))
-    assert "logger" not in template(task).source and len(values(task)["BLOCK"]) > 3
     here = tmp_path / "seen"
-    drafted(tmp_path, ADD + f"\nopen({str(here)!r}, 'w')\n__import__('pathlib').Path({str(here)!r}).touch()\n")
-    assert not here.exists()
+    text = ADD.replace("BLOCK=1024", "BLOCK=logger.BLOCK")
+    text += f"\nopen({str(here)!r}, 'w')\n__import__('pathlib').Path({str(here)!r}).touch()\n"
+    task = drafted(tmp_path, text)
+    assert "logger" not in template(task).source and len(values(task)["BLOCK"]) > 3 and not here.exists()
     fixed = PRODUCT.replace("M, N, K, stride_am", "M, N, K: tl.constexpr, stride_am")
     for text, free in ((fixed, True), (PRODUCT, False)):
         assert ("K <= BK" in template(drafted(tmp_path, text)).constraints[0].expression) == free
 
 
-@pytest.mark.xdist_group("triton")
 def test_a_kernel_that_a_program_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = PRODUCT.split("def call")[0].replace("configs=listed()", "configs=[triton.Config({'BM': 64, 'BN': 64})]")
     path = tmp_path / "model.py"
@@ -472,7 +493,7 @@ def launch(x, rows, table, sums):
 
 
 def test_shapes_are_what_launches_on_the_host_reach(tmp_path: Path) -> None:
-    files = draft_triton(written(tmp_path, HEADED), "kernel")[1]
+    files = files_of(HEADED, "kernel")
     for line in (
         '{ name = "k", role = "in", dtype = "T", shape = ["q_0", "H", "N"] },',
         '{ name = "out", role = "out", dtype = "T", shape = ["q_0 * H", "N"] },',
@@ -484,7 +505,7 @@ def test_shapes_are_what_launches_on_the_host_reach(tmp_path: Path) -> None:
 
 
 def test_a_block_that_an_array_is_made_for_is_not_tuned_and_an_index_that_is_read_is_no_size(tmp_path: Path) -> None:
-    files = draft_triton(written(tmp_path, SUMS), "kernel")[1]
+    files = files_of(SUMS, "kernel")
     assert '{ name = "sums", role = "out", dtype = "T", shape = ["ceil_div(n, 256)"] },' in files["task.toml"]
     assert "'BLOCK': 256" in files["kernel.py"]
     assert "BLOCK" not in files["template.toml"]
@@ -494,7 +515,7 @@ def test_a_block_that_an_array_is_made_for_is_not_tuned_and_an_index_that_is_rea
 
 def test_a_draft_tells_that_its_kernel_does_not_run_on_the_host(tmp_path: Path) -> None:
     text = ADD.replace("    tl.store(", "    raise_here()\n    tl.store(", 1)
-    task = draft_triton(written(tmp_path, text), "add")[1]["task.toml"]
+    task = files_of(text, "add")["task.toml"]
     assert "the kernel does not run on the host (NameError" in task
     assert task.count("FILL: the shape, as the kernel does not run on the host") == 3
 
@@ -508,14 +529,13 @@ def named(grid, kernel, arguments):
 def kernel(x, own, rows, columns, stride, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
     for row in range(tl.program_id(1), rows, tl.num_programs(1)):
-        for start in range(0, columns, BLOCK):
-            value = tl.load(x + row * stride + start + at, mask=start + at < columns)
-            tl.store(own + tl.program_id(0) * columns + start + at, value, mask=start + at < columns)
+        value = tl.load(x + row * stride + at, mask=at < columns)
+        tl.store(own + tl.program_id(0) * columns + at, value, mask=at < columns)
 """
 
 
 def test_a_draft_without_a_grid_keeps_the_shapes_that_do_not_depend_on_it(tmp_path: Path) -> None:
-    files = draft_triton(written(tmp_path, UNKNOWN), "kernel")[1]
+    files = files_of(UNKNOWN, "kernel")
     assert '{ name = "x", role = "in", dtype = "T", shape = ["rows", "columns"] },' in files["task.toml"]
     assert '{ name = "stride", role = "scalar", dtype = "int32", value = "columns" },' in files["task.toml"]
     own = next(line for line in files["task.toml"].splitlines() if '"own"' in line)
@@ -531,3 +551,48 @@ def test_a_parameter_of_the_launch_alone_is_not_passed_to_the_kernel(tmp_path: P
     types = dict(code_key(task, plain, workload))
     texts = [specialise(one, one.default_config, types).source for one in (plain, changed)]
     assert texts[0] == texts[1]
+
+
+INTERPRETED = Path(__file__).with_name("interpreted.py")
+
+
+def results(folder: Path, task: Task, sizes: dict[str, int], config: Config) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arrays before and after a launch of the task's template."""
+    template, draw, before = task.sources("triton").templates[0], np.random.default_rng(3), dict[str, Any]()
+    workload = task.workloads[0].model_copy(update={"sizes": sizes})
+    config = {**template.default_config, **config}
+    for one in task.arguments:
+        if one.role == "scalar":
+            before[one.name] = np.array(task.scalar_of(one, workload))
+        else:
+            shape = task.shape_of(one, workload)
+            before[one.name] = draw.standard_normal(shape).astype(task.dtype_of(one, workload))
+    constants = {name: np.array(value) for name, value in config.items() if name not in TRITON_OPTIONS}
+    (folder / "kernel.py").write_text(template.source)
+    np.savez(folder / "before.npz", **before, **constants)
+    grid = ",".join(map(str, geometry(template, config, workload).grid))
+    files = [str(folder / name) for name in ("kernel.py", "before.npz", "after.npz")]
+    command = [sys.executable, str(INTERPRETED), files[0], template.entry, files[1], grid, files[2]]
+    done = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return before, dict(np.load(folder / "after.npz"))
+
+
+@pytest.mark.parametrize("config", [{"BLOCK": 512}, {"BLOCK": 2048, "num_warps": 8}])
+def test_elements(tmp_path: Path, config: Config) -> None:
+    before, after = results(tmp_path, drafted(tmp_path, ADD), {"n": 1500}, config)
+    np.testing.assert_allclose(after["out_ptr"], before["x_ptr"] + before["y_ptr"], rtol=1e-6)
+
+
+def test_rows_whose_block_a_heuristic_gives(tmp_path: Path) -> None:
+    before, after = results(tmp_path, drafted(tmp_path, ROWS), {"count": 3, "columns": 100}, {})
+    rows = np.minimum(before["x"], 4.0)
+    np.testing.assert_allclose(after["mean"], rows.mean(axis=1), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(after["y"], rows - rows.mean(axis=1, keepdims=True), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("config", [{"BM": 32, "BN": 64, "BK": 16, "GROUP": 4}, {"BM": 64, "BN": 128, "BK": 64}])
+def test_products(tmp_path: Path, config: Config) -> None:
+    before, after = results(tmp_path, drafted(tmp_path, PRODUCT), {"M": 70, "N": 90, "K": 50}, config)
+    expected = before["a"].astype(float) @ before["b"].astype(float)
+    np.testing.assert_allclose(after["c"].astype(float), expected, rtol=2e-3, atol=2e-2)

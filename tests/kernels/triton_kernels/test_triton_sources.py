@@ -1,5 +1,5 @@
 """Triton's sources: what they may contain, what of a workload decides the machine code, whose arguments are passed; and
-what is said where no task can be drafted of one. Needs no Triton."""
+what is said where no task can be drafted of one; prompts and answers of models about them. Needs no Triton."""
 
 import ast
 import math
@@ -7,9 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from model_runs import template
+from typer.testing import CliRunner
 from written import KERNEL, triton_task
 
 from tunesmith.actors.judging.judge import MAX_CLASSES, MAX_GROWTH, of_few_classes
+from tunesmith.cli.main import app
+from tunesmith.graph.roles.templater import TemplateAnswer, template_of
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import as_triton
 from tunesmith.hw.targets import resolve_target
@@ -17,7 +21,7 @@ from tunesmith.kernels.build.guard import refuse_text
 from tunesmith.kernels.build.python_source import SPECIALISED, argument_classes, asked_values
 from tunesmith.kernels.build.source import code_key, specialise
 from tunesmith.kernels.check.plan import plan
-from tunesmith.kernels.reader.signature import require_signatures
+from tunesmith.kernels.reader.signature import require_signature, require_signatures
 from tunesmith.kernels.rewrite.template import rewrite
 from tunesmith.kernels.spec.task import TaskError
 from tunesmith.kernels.triton.draft import draft_triton
@@ -146,3 +150,24 @@ def test_what_is_no_kernel_is_refused_and_a_draft_needs_triton(
     path.write_text(text)
     with pytest.raises(TunesmithError, match=sentence):
         draft_triton(path, entry)
+
+
+def test_an_answer_becomes_a_template(tmp_path: Path) -> None:
+    task = triton_task(tmp_path)
+    values = {"BLOCK": [256, 512], "num_warps": [2, 4], "num_stages": [1, 2]}
+    parameters = [{"name": name, "values": one, "default": one[0], "doc": ""} for name, one in values.items()]
+    launch = {"grid": ["ceil_div(n, BLOCK)"], "block": ["32 * num_warps"]}
+    answer = template(source=KERNEL, parameters=parameters, constraints=[], **launch)
+    made = template_of(TemplateAnswer.model_validate(answer), task, "triton")
+    assert require_signature(task, made, "the answer") == ""
+    text = specialise(made, made.default_config, dict(code_key(task, made, task.workloads[0]))).source
+    assert "'num_stages': 1" in text and "'num_warps': 2" in text
+
+
+def test_the_prompt_speaks_of_triton(tmp_path: Path) -> None:
+    triton_task(tmp_path)
+    shown = CliRunner().invoke(app, ["prompts", str(tmp_path), "--target", "h200"])
+    assert shown.exit_code == 0, shown.output
+    for word in ("a Triton kernel", "def run(x, y, out, n, step, alpha)", "@triton.jit"):
+        assert word in shown.output
+    assert "OpenCL" not in shown.output and "NVRTC" not in shown.output

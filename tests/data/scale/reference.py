@@ -1,0 +1,2 @@
+def scale(x, factor, n):
+    return {"out": factor * x}
