@@ -134,8 +134,8 @@ def test_what_slow_references_leave_no_time_for_is_told(device: Any) -> None:
         # The note needs a step whose scalars were not changed, which comes after eight crashes: no time limit ends it
         # before, however slowly this machine starts processes.
         ("if (n == 1) *(volatile global int*)0 = 1;", "SIGSEGV", 200.0),
-        # How long the deadline is depends on whether an earlier step has loaded the kernel.
-        pytest.param(f"while (n > 700 && n != {SIZE}) ;", "exceeded its deadline", CHECK, marks=pytest.mark.slow),
+        # The deadline depends on whether an earlier step has loaded the kernel: twenty seconds in the first.
+        pytest.param(f"while (n > 700 && n != {SIZE}) ;", "exceeded its deadline", 60.0, marks=pytest.mark.slow),
     ],
     ids=["crash", "hang"],
 )
