@@ -202,14 +202,16 @@ def read_facts(unit: Unit, entry: Entry, doubts: Sequence[str] = ()) -> Facts:
     else:
         search.guess(found)
     if entry.others:
-        bound = ", ".join(f"{name} = {value}" for name, value in entry.values.items())
+        bound = ", ".join(f"{name} = {value}" for name, value in entry.particular.items())
         others = " and ".join(f"<{one}>" for one in entry.others)
         facts.ask("launch", f"whether {bound} is meant: the source launches {others} too")
     if entry.alike:
         others = f"--entry {entry.name}:LINE drafts that of line {' and '.join(entry.alike)}"
         facts.ask("source", f"whether the first {entry.name} is meant: {others}")
-    for name, value in (unit.proposed | {**entry.guessed}).items():
+    for name, value in (guessed := unit.proposed | {**entry.guessed}).items():
         facts.ask("source", f"whether {name} = {value} in it is meant, of which the source says nothing")
+    if guessed:
+        facts.ask("source", "whether shapes and roles hold, which follow from that")
     for file in unit.ahead:
         facts.ask("source", f"whether the declarations that {file.name} has of what the source lacks are meant")
     search.conclude()
@@ -307,7 +309,8 @@ class _Search:
                 break
         assert best is not None
         self._cover(*best, grid_axes)
-        why = f"the source has <<<{found[0].written}>>>" if found else "the source has none"
+        has = f"has <<<{found[0].written}>>>" if found and found[0].written else "has one that a macro makes"
+        why = f"the source {has if found else 'has none'}"
         self.facts.ask("launch", f"the launch, as {why}")
 
     def _tried(self, block: tuple[int, ...], axes: Sequence[str], sets: Sets) -> tuple[list[Run], Sequence[int]]:
