@@ -288,6 +288,9 @@ class Lowering:
         kids = [one for one in cursor.get_children() if kind(one) not in _SKIPPED and not kind(one).endswith("_ATTR")]
         if what in ("PAREN_EXPR", "UNEXPOSED_EXPR") and len(kids) == 1:
             return self._converted(cursor, kids[0])
+        if what == "UNEXPOSED_STMT" and len(kids) == 1 and not self._rewrites:
+            # Behind a pragma, which changes nothing of what a loop does.
+            return self.node(kids[0])
         extent = cursor.extent
         start, end = extent.start.offset - self._shift, extent.end.offset - self._shift
         made = Node(_what(what), start, end, kind_of(cursor.type), cursor=cursor)

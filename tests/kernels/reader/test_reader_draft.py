@@ -94,6 +94,7 @@ class TestRolesAndShapes:
             ("if (q[0] > 0) p[threadIdx.x] = 1; else p[threadIdx.x] = 2;", "inout"),
             ("p[threadIdx.x] = 1; p[threadIdx.x] += q[0];", "out"),
             ("p[0] += 1;", "inout"),
+            ("\n#pragma unroll\nfor (int i = 0; i < 4; ++i) p[4 * threadIdx.x + i] = 1;", "out"),
             ("atomicAdd(p + 1, 1.0f);", "inout"),
             ("float* r = p + 4; r[(int)threadIdx.x - 4] = 2;", "out"),
             ("float* r = &p[4]; float x = r[1];", "in"),
@@ -621,8 +622,7 @@ class TestOpenCL:
         )
         task, source = self.drafted(code)
         assert "typedef float2 vec;" in source and "#define real4 float4\n" in source and "#define GROUP 256" in source
-        known = ("real4 = float4", "real = float", "WIDE = 2", "uint16_t = ushort")
-        for one in (*known, "first = 4", "GROUP = 256", "SCALE = 4"):
+        for one in ["real4 = float4", "real = float", "WIDE = 2", "uint16_t = ushort", "first = 4", "GROUP = 256"]:
             assert f"whether {one} in it is meant" in task
         assert "whether shapes and roles hold" in task
 
