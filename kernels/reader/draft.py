@@ -144,6 +144,9 @@ def read_kernel(
         parameters, verb = ("parameters", _PLURAL[verb]) if len(names) > 1 else ("parameter", verb)
         all_names = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
         obstacles.append(f"the {parameters} {all_names} of {found.name} {' '.join([verb, *rest])}")
+    if not obstacles and not unknown and all(one.kind.const or not one.pointer for one in facts.parameters):
+        why = "is an array that it may write, which is what a task compares: pass what it writes to as one"
+        obstacles.append(f"no parameter of {found.name} {why}")
     types = "|".join(one.name for one in unknown if one.what == "type") or "0"
     unknown = [one for one in unknown if not re.search(rf"\b(?:{types})\b[^;(){{}}=]*\b{one.name}\b", unit.code)]
     if unknown:

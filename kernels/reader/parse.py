@@ -191,12 +191,10 @@ class Unit:
         ahead = [one for one in self._declaring(unknown) if one not in self.ahead]
         # Of names behind a type that is not known some are declared by it.
         settled = all(one.what != "type" for one in unknown)
-        headers = {one.include.name for one in self.tree.get_includes() if not one.include.name.startswith(_EMPTY)}
-        texts = [self.code, *(self.text(one).decode(errors="replace") for one in sorted(headers))]
         likely = dict[str, str]()
         for one in unknown:
             declared = f"(?m){_DECLARED.format(name=one.name)}"
-            macros = [given for text in texts if (given := satisfied(conditions(text, declared)))]
+            macros = [given for text in self.texts if (given := satisfied(conditions(text, declared)))]
             likely |= macros[0] if macros else _likely(one, self.code, settled) if guesses else {}
         more = {} if ahead else {name: text for name, text in likely.items() if name not in self.proposed}
         if found := bool(ahead or more):
@@ -326,6 +324,15 @@ class Unit:
             data = b"" if file.startswith(_EMPTY) else Path(file).read_bytes()
             self._texts[file] = unquoted(data.decode(errors="replace")).encode() if file.endswith(".opencl") else data
         return self._texts[file]
+
+    @property
+    def texts(self) -> list[str]:
+        """The source, what is read ahead of it, and the headers of its author."""
+        headers = {one.include.name for one in self.tree.get_includes() if not one.include.name.startswith(_EMPTY)}
+        return [
+            self.code,
+            *(self.text(one).decode(errors="replace") for one in sorted(headers | {*map(str, self.ahead)})),
+        ]
 
     def own(self, cursor: Any) -> bool:
         """Whether a cursor stands in the source or in a header of its author."""
@@ -606,7 +613,8 @@ def typical(name: str, type_: str = "INT") -> str:
     """A value for a constant of the build, or for a parameter of a template that nothing binds."""
     if type_ in ("BOOL", "ENUM"):
         return "false" if type_ == "BOOL" else "0"
-    return "256" if re.search("(?i)thread|block|group|cta", name) else "4"
+    of_each = re.search("(?i)per_?(thread|warp|block|group)", name)
+    return "256" if not of_each and re.search("(?i)thread|block|group|cta|work_?size", name) else "4"
 
 
 def unquoted(code: str) -> str:

@@ -94,6 +94,7 @@ class TestRolesAndShapes:
             ("if (q[0] > 0) p[threadIdx.x] = 1; else p[threadIdx.x] = 2;", "inout"),
             ("p[threadIdx.x] = 1; p[threadIdx.x] += q[0];", "out"),
             ("p[0] += 1;", "inout"),
+            ("put(p + threadIdx.x);", "out"),
             ("\n#pragma unroll\nfor (int i = 0; i < 4; ++i) p[4 * threadIdx.x + i] = 1;", "out"),
             ("atomicAdd(p + 1, 1.0f);", "inout"),
             ("float* r = p + 4; r[(int)threadIdx.x - 4] = 2;", "out"),
@@ -107,7 +108,7 @@ class TestRolesAndShapes:
         ],
     )
     def test_out_only_where_every_element_is_written_for_certain(self, body: str, role: str) -> None:
-        code = "__device__ void set(float& at, int v) { at = v; }\n"
+        code = "__device__ void set(float& at, int v) { at = v; } __device__ void put(float to[1]) { to[0] = 1; }\n"
         code += f"__global__ void k(float* p, const float* q, float* other, int n) {{ {body} other[0] += 1; }}"
         assert read_kernel(code, None, "my.cu").facts.roles["p"] == role
 
@@ -181,6 +182,7 @@ class TestLaunch:
             ("void f(float* x, int n, dim3 g) { k<<<g, g>>>(x, x, n); }", "the launch, as the source has <<<g, g>>>"),
             ("void f(float* x, int n, int t) { k<<<n, t>>>(x, x, n); }", "the block, which the source launches with t"),
             ("N k<<<n, 64>>>(x, x, n); k<<<n, 32>>>(x, x, n); }", "which launch you mean"),
+            ("#define RUN(m, l) m l(0);\nN RUN(k, <<<n, 64>>>) }", "the launch, as the source has <<<n, 64>>>"),
             ("N k<<<64, 64>>>(x, x, n); }", "the grid, which the source launches as 64"),
             ("N dim3 g = up(n); OK((k<<<g, 8>>>(x, x, n))); }", "the launch, as the source has <<<g, 8>>>"),
             ("N int g = up(n) / 2; k<<<g, 64>>>(x, x, n); }", "whether g is a size of its own, which the source"),
@@ -461,17 +463,12 @@ class TestTask:
             ("", "int n", "const int& n", "a *", "is a reference: declare it by value, as `int n`"),
             ("", "float a", "float (*a)(float)", "a(1) *", "is a pointer to a function"),
             ("", "int i =", "SHARED(float, s) int i =", "s[0] *", "is not understood: give the macros that your"),
+            ("__device__ float* y;", ", float* y", "", "a *", "no parameter of saxpy is an array that it may write"),
             ("", "int i =", "saxpy<<<1, 1>>>(a, in, y, n); int i =", "a *", "saxpy launches kernels"),
             ("#define T {{T}}\n", "", "", "a *", "a program fills in {{T}} before this file is a source"),
             ("#include <cv.h>\n", "float* y", "Mat y", "a *", "my.cu: it uses undeclared names: Mat (my.cu:3)"),
             ("", "float a", "cudaTextureObject_t a", "tex1Dfetch<float>(a, i) *", "a of saxpy holds an image"),
-            (
-                "template <class F>",
-                "int n",
-                "int n, F f",
-                "f(a) *",
-                "cannot be made: called object type 'float' is not",
-            ),
+            ("template <class F>", "int n", "int n, F f", "f(a) *", "called object type 'float' is not a function"),
             ("struct P { int n; };", "float a", "P a, int a_n", "a.n *", "a of saxpy is the structure `P`"),
             ("struct P { P* q; int n; };", "float a", "P a", "a.q->n *", "a_q of saxpy points to the structure `P`"),
             ("struct P { int (*f)(int); };", "float a", "P a", "a.f(i) *", "a of saxpy is the structure `P`"),
@@ -632,7 +629,7 @@ class TestOpenCL:
         assert "whether real_p = float* in it is meant" in files(code, None)["task.toml"]
 
     PARTS = "#define A_x 2\n#define B_y 1\n#define ADD(a, b) (a + b)\n#define USE(t, c, of) of(A_##t, c##_y)\n"
-    PARTS += "int twice(int v) { return v * USE(x, B, ADD); }"
+    PARTS += "#define WGS 64\nint twice(int v) { return v * USE(x, B, ADD); }"
 
     @pytest.mark.parametrize(("name", "text"), [("parts.h", PARTS), ("parts.opencl", f'R"(\n{PARTS}\n)"')])
     def test_what_another_file_of_the_project_declares_is_taken_along(
@@ -640,10 +637,11 @@ class TestOpenCL:
     ) -> None:
         (tmp_path / ".git").mkdir()
         (tmp_path / name).write_text(text)
-        (tmp_path / "k.cl").write_text("__kernel void k(__global int* y) { y[get_global_id(0)] = twice(3); }")
-        drafted = draft((tmp_path / "k.cl").read_text(), None, str(tmp_path / "k.cl"))[1]
+        code = "__kernel __attribute__((reqd_work_group_size(WGS, 1, 1))) void k(__global int* y) {\n"
+        (tmp_path / "k.cl").write_text(code := code + "y[get_global_id(0)] = twice(3); }")
+        drafted = draft(code, None, str(tmp_path / "k.cl"))[1]
         assert all(f"#define {one}" in drafted["baseline.cl"] for one in ("A_x 2", "B_y 1", "ADD"))
-        assert f"declarations that {name} has" in drafted["task.toml"]
+        assert f"declarations that {name} has" in drafted["task.toml"] and "block = [64]" in drafted["task.toml"]
 
     def test_members_behind_a_pointer_that_is_set_nowhere_are_not_known(self) -> None:
         code = "struct A { int n; __device__ int get() const { return this->n; } };\n"
