@@ -242,6 +242,8 @@ template <class T> struct numeric_limits : tunesmith_limits<T> {};
 }
 // <cuda/std/type_traits>
 namespace std {
+template <class A, A V> struct integral_constant { static constexpr A value = V; using type = integral_constant; };
+using true_type = integral_constant<bool, true>; using false_type = integral_constant<bool, false>;
 template <class A, class B> struct is_same { static constexpr bool value = false; };
 template <class A> struct is_same<A, A> { static constexpr bool value = true; };
 template <class A, class B> constexpr bool is_same_v = is_same<A, B>::value;

@@ -11,6 +11,7 @@ from __future__ import annotations
 import keyword
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -153,7 +154,7 @@ def read_kernel(
         headers = f"name with -I the folders of headers that were not found ({', '.join(_missing(unit))}), or"
         remedy = headers if _missing(unit) else "declare them in it, or give"
         obstacles.append(f"it uses undeclared names: {listed(unknown)}; {remedy} macros with -D")
-    if broken := [one for one in part.doubts if re.search(r"\((?:un)?expected ", one)]:
+    if broken := [one for one in part.doubts if re.search(r"\((?:unexpected|expected (?:'|expression))", one)]:
         obstacles.append(f"{broken[0]} is not understood: give the macros that your build gives with -D")
     text = part.text
     if any(one.local for one in facts.parameters):
@@ -166,7 +167,8 @@ def read_kernel(
         obstacles.append(f"the elements of the local memory {' and '.join(passed)} {why}")
     if obstacles:
         for above in _including(Path(place)) if entry else ():
-            return read_kernel(read_source(above, "SOURCE"), entry, str(above), folders, defines, option)
+            with suppress(SourceError):
+                return read_kernel(read_source(above, "SOURCE"), entry, str(above), folders, defines, option)
         raise SourceError(f"{place}: " + "; ".join(dict.fromkeys(obstacles)) + ".")
     renamed = dict(zip((one for one, bound in found.types.items() if bound is None), part.types, strict=True))
     facts.parameters = [replace(one, dtype=renamed.get(one.dtype, one.dtype)) for one in facts.parameters]
@@ -471,12 +473,15 @@ def _members(record: Any, used: Mapping[str, Any]) -> tuple[list[Any], bool]:
     """The members of a structure, with those of its bases that are used, and whether a list initialises it."""
     declared = record.get_declaration()
     parts = [*(library().clang_getSpecializedCursorTemplate(declared) or declared).get_children()]
+    names = [one.spelling for one in parts if kind(one).startswith("TEMPLATE_")]
+    given = {name: record.get_template_argument_type(at).spelling for at, name in enumerate(names)}
     found, owners = [*record.get_fields()], {one.semantic_parent for one in used.values()}
     for base in parts:
         # Of a template's base the text is known, and its instance by the members of it that are used.
-        called = re.sub(r"<.*|^.*::", "", base.type.spelling) if kind(base) == "CXX_BASE_SPECIFIER" else ""
+        text = base.type.spelling if kind(base) == "CXX_BASE_SPECIFIER" else ""
+        called = re.sub(r"\w+", lambda word: given.get(word[0], word[0]), text)
         for owner in owners:
-            if owner.spelling == called and owner != declared:
+            if called and re.sub(r"\w+::", "", owner.type.spelling) == re.sub(r"\w+::", "", called):
                 found += _members(owner.type, used)[0]
     return found, not {"CXX_BASE_SPECIFIER", "CONSTRUCTOR"} & {*map(kind, parts)}
 

@@ -150,11 +150,11 @@ def test_members_of_classes_with_constructors_and_bases_are_set_one_by_one(nvrtc
     code = f"""template <class T> struct Pointer {{ T* data; __device__ Pointer() : data(0) {{}} }};
     template <class T> struct Rows : Pointer<T> {{ int rows, cols; __device__ Rows() : rows(0), cols(0) {{}}
         __device__ T& at(int i) const {{ return this->data[i]; }} }};
-    template <bool twice, class T> __global__ void k(const Rows<float> x, T y, float3 by) {{
-        typedef int I; {INDEX} if (i < x.cols) y[i].x = x.at(i) * by.z; }}
-    void host(Rows<float> x, float4* y, float3 by) {{ k<true><<<x.cols / 64, 64>>>(x, y, by); }}"""
+    template <bool twice, class T> __global__ void k(const Rows<float> x, Rows<int> z, T y, float3 by) {{
+        typedef int I; {INDEX} if (i < x.cols) y[i].x = x.at(i) * by.z + z.at(i); }}
+    void host(Rows<float> x, Rows<int> z, float4* y) {{ k<true><<<x.cols / 64, 64>>>(x, z, y, float3()); }}"""
     task, source = drafted(code)
-    assert "x.cols = x_cols; x.data = x_data; float3 by = {{}, {}, by_z};" in source
+    assert "x.cols = x_cols; x.data = x_data; Rows<int> z; z.data = z_data; float3 by = {{}, {}, by_z};" in source
     assert '"x_data", role = "in", dtype = "float32", shape = ["x_cols"]' in task
     assert "twice = true;" in source and '"y", role = "inout", dtype = "float32", shape = ["x_cols", "4"]' in task
     compiles(nvrtc, source)
