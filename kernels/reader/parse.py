@@ -272,7 +272,8 @@ class Unit:
         """Notes a use of a name whose declaration is only here because another use of it is undeclared."""
         place, file = use.location, target.location.file
         is_unknown = file is not None and file.name == _UNKNOWN_NAMES and kind(target) != "NAMESPACE"
-        if is_unknown and place.file is not None and self.own(use) and not target.spelling.startswith("tunesmith_"):
+        of_author = re.fullmatch(r"(?!tunesmith_|operator\b)\w+", target.spelling)
+        if is_unknown and of_author and place.file is not None and self.own(use):
             what: Any = "type" if kind(use) == "TYPE_REF" else "function" if kind(use) == "CALL_EXPR" else "value"
             found = Unknown(target.spelling, place.file.name, place.line, place.offset, what)
             self.unknown.setdefault((found.file, found.offset), found)
