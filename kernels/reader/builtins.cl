@@ -1,4 +1,6 @@
 // The part of OpenCL C that clang takes from its header opencl-c-base.h: vector types, flags, loads and stores of vectors.
+#undef cl_amd_media_ops
+#undef cl_amd_media_ops2
 typedef unsigned char uchar;
 typedef unsigned short ushort;
 typedef unsigned int uint;

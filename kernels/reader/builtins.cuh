@@ -16,6 +16,8 @@
 #define __align__(n) __attribute__((aligned(n)))
 #define __builtin_align__(n) __attribute__((aligned(n)))
 #define __CUDACC__ 1
+#define __CUDACC_VER_MAJOR__ 13
+#define __CUDACC_VER_MINOR__ 0
 #define TUNESMITH_BOTH __attribute__((host)) __attribute__((device))
 #define CUDART_CB
 typedef unsigned long size_t;
@@ -78,10 +80,8 @@ LOADING(__ldg) LOADING(__ldcs) LOADING(__ldca) LOADING(__ldcg) LOADING(__ldcv) L
 STORING(__stcs) STORING(__stwb) STORING(__stcg) STORING(__stwt)
 #define SHUFFLE(name) template <class T> __device__ T name(unsigned, T, int, int = 32);
 SHUFFLE(__shfl_sync) SHUFFLE(__shfl_xor_sync) SHUFFLE(__shfl_down_sync) SHUFFLE(__shfl_up_sync)
-#define OLD_SHUFFLE(name) template <class T> __device__ T name(T, int, int = 32);
-OLD_SHUFFLE(__shfl) OLD_SHUFFLE(__shfl_xor) OLD_SHUFFLE(__shfl_down) OLD_SHUFFLE(__shfl_up)
 __device__ unsigned __ballot_sync(unsigned, int); __device__ int __any_sync(unsigned, int); __device__ int __all_sync(unsigned, int);
-__device__ unsigned __activemask(); __device__ unsigned __lanemask_lt(); __device__ unsigned __ballot(int);
+__device__ unsigned __activemask(); __device__ unsigned __lanemask_lt();
 template <class T> __device__ unsigned __match_any_sync(unsigned, T);
 template <class T> __device__ T __reduce_add_sync(unsigned, T); template <class T> __device__ T __reduce_max_sync(unsigned, T);
 template <class T> __device__ T __reduce_min_sync(unsigned, T); template <class T> __device__ T __reduce_or_sync(unsigned, T);
@@ -242,6 +242,8 @@ template <class T> struct numeric_limits : tunesmith_limits<T> {};
 }
 // <cuda/std/type_traits>
 namespace std {
+template <class A, A V> struct integral_constant { static constexpr A value = V; using type = integral_constant; };
+using true_type = integral_constant<bool, true>; using false_type = integral_constant<bool, false>;
 template <class A, class B> struct is_same { static constexpr bool value = false; };
 template <class A> struct is_same<A, A> { static constexpr bool value = true; };
 template <class A, class B> constexpr bool is_same_v = is_same<A, B>::value;
@@ -458,6 +460,21 @@ __device__ void __pipeline_memcpy_async(void*, const void*, size_t, size_t = 0);
 #define CUDART_LNT_F 2.302585092994046f
 #define CUDART_LNT 2.302585092994046
 // <stub>
+#define __NVCC__ 1
+#define HIP_DYNAMIC_SHARED(type, name) extern __shared__ type name[];
+#define USE_CUDA 1
+#define WITH_CUDA 1
+#define HAVE_CUDA 1
+#define ENABLE_CUDA 1
+#define BUILD_CUDA 1
+#define COMPILE_CUDA 1
+#define __shfl(...) __shfl_sync(0xffffffffu, __VA_ARGS__)
+#define __shfl_xor(...) __shfl_xor_sync(0xffffffffu, __VA_ARGS__)
+#define __shfl_down(...) __shfl_down_sync(0xffffffffu, __VA_ARGS__)
+#define __shfl_up(...) __shfl_up_sync(0xffffffffu, __VA_ARGS__)
+#define __ballot(predicate) __ballot_sync(0xffffffffu, predicate)
+#define __any(predicate) __any_sync(0xffffffffu, predicate)
+#define __all(predicate) __all_sync(0xffffffffu, predicate)
 typedef float2 cufftComplex;
 typedef double2 cufftDoubleComplex;
 #define CUDA_VERSION 13000

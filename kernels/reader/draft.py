@@ -11,6 +11,7 @@ from __future__ import annotations
 import keyword
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,18 @@ from tunesmith.kernels.reader.facts import (
 )
 from tunesmith.kernels.reader.launch import CALL, marked
 from tunesmith.kernels.reader.parse import FUNCTIONS as FUNCTION_KINDS
-from tunesmith.kernels.reader.parse import Entry, SourceError, Unit, body, kind, split, uncommented, walk
+from tunesmith.kernels.reader.parse import (
+    Entry,
+    SourceError,
+    Unit,
+    body,
+    kind,
+    library,
+    split,
+    uncommented,
+    unquoted,
+    walk,
+)
 from tunesmith.kernels.reader.signature import refused
 from tunesmith.kernels.reader.slice import Slice, listed, sliced
 from tunesmith.kernels.spec.dtypes import C_TYPES, DTYPES
@@ -36,7 +48,6 @@ from tunesmith.kernels.spec.expression import FUNCTIONS, parse
 from tunesmith.kernels.spec.taskfile import MARK, read_source
 from tunesmith.kernels.spec.template import BACKENDS, BackendName
 
-_RAW_STRING = re.compile(r'R"(\w*)\((.*?)\)\1"', re.DOTALL)
 _BEHIND_ELEMENT = r"\bconst\b\s*|\s*\*.*|\s*\b\w+\s*\[.*"
 _PLURAL = {"is": "are", "has": "have", "holds": "hold", "points": "point"}
 KNOWN = HEADERS | STANDARD.keys()
@@ -75,16 +86,12 @@ class ReadKernel:
         return [one.name for one in self.parameters if one.name not in self.facts.roles]
 
 
-def language_of(code: str) -> BackendName:
-    """CUDA C++, or OpenCL C where a text has its kernels."""
+def language_of(code: str, place: str) -> BackendName:
+    """CUDA C++, or OpenCL C where a text has its kernels, and none of CUDA's or a name of OpenCL's."""
     marks = r"\b__kernel\b|\bkernel\s+(?:void|__attribute__)\b|\bvoid\s+kernel\s+\w+\s*\("
     text = uncommented(code)
-    return "opencl" if "__global__" not in text and re.search(marks, text) else "cuda"
-
-
-def _unquoted(code: str) -> str:
-    """The source in a file that is a C++ string for a host's `#include`; other files as they are."""
-    return code if re.search(r"\w", uncommented(_RAW_STRING.sub("", code))) else _RAW_STRING.sub(r"\2", code)
+    own = "__global__" not in text or place.endswith((".cl", ".opencl"))
+    return "opencl" if own and re.search(marks, text) else "cuda"
 
 
 def read_kernel(
@@ -97,7 +104,7 @@ def read_kernel(
 ) -> ReadKernel:
     """The kernel `entry` of a source, or the only one; of a file that includes this one where it says more. Raises
     `SourceError` that names all that keeps it from being a task."""
-    code, backend = _unquoted(code), language_of(code)
+    code, backend = unquoted(code), language_of(code, place)
     if hole := re.search(r"\{%.*?%\}|(?<=\s)\{\{ *[A-Za-z_]\w* *\}\}", code):
         why = "before this file is a source: give the text that it makes of it"
         raise SourceError(f"{place}: a program fills in {hole[0]} {why}.")
@@ -105,19 +112,22 @@ def read_kernel(
     unit = Unit(code, Path(place), backend, folders, defines)
     found = unit.entry(entry, option)
     part = first = sliced(unit, found)
-    while not _missing(unit) and unit.adopts(part.unknown):
+    while unit.adopts(part.unknown, guesses=not _missing(unit)):
         found = unit.entry(entry, option)
         part = sliced(unit, found)
     wrong = bool({*part.doubts} - {*first.doubts})
+    others, guessed = found.others, found.guessed
     if (flat := with_members(unit, found)) is not None:
         unit = unit.rewritten(flat)
-        found = unit.entry(entry, option)
+        # The source's launches, which have the structures, do not say any more what its template is over.
+        unit.bound = found.particular | unit.bound
+        found = replace(unit.entry(entry, option), others=others, guessed=guessed)
     for one in parameters_of(unit, found):
         if one.whole and (keyword.iskeyword(one.name) or one.name in FUNCTIONS or one.name in DTYPES):
             kernel = unit.written(found.declared)
             named = re.sub(rf"(?<![.>])\b{one.name}\b", f"{one.name}_", kernel)
             unit = unit.rewritten(unit.code.replace(kernel, named))
-            found = unit.entry(entry, option)
+            found = replace(unit.entry(entry, option), others=others, guessed=guessed)
     part = sliced(unit, found)
     if f"{CALL}(" in part.text:
         raise SourceError(f"{place}: {found.name} launches kernels, which no kernel of a task can: let the host do it.")
@@ -135,13 +145,20 @@ def read_kernel(
         parameters, verb = ("parameters", _PLURAL[verb]) if len(names) > 1 else ("parameter", verb)
         all_names = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
         obstacles.append(f"the {parameters} {all_names} of {found.name} {' '.join([verb, *rest])}")
+    if not obstacles and not unknown and all(one.kind.const or not one.pointer for one in facts.parameters):
+        why = "is an array that it may write, which is what a task compares: pass what it writes to as one"
+        obstacles.append(f"no parameter of {found.name} {why}")
     types = "|".join(one.name for one in unknown if one.what == "type") or "0"
     unknown = [one for one in unknown if not re.search(rf"\b(?:{types})\b[^;(){{}}=]*\b{one.name}\b", unit.code)]
     if unknown:
         headers = f"name with -I the folders of headers that were not found ({', '.join(_missing(unit))}), or"
         remedy = headers if _missing(unit) else "declare them in it, or give"
         obstacles.append(f"it uses undeclared names: {listed(unknown)}; {remedy} macros with -D")
-    text = _with_local_memory(part.text, found.name, facts) if any(one.local for one in facts.parameters) else part.text
+    if broken := [one for one in part.doubts if re.search(r"\((?:unexpected|expected (?:'|expression))", one)]:
+        obstacles.append(f"{broken[0]} is not understood: give the macros that your build gives with -D")
+    text = part.text
+    if any(one.local for one in facts.parameters):
+        text = _with_local_memory(text, found.name, facts, [unit.written(one.cursor) for one in facts.parameters])
     if (objection := refuse_text(text, backend)) is not None:
         remedy = "" if objection.rule == "includes" else "; remove it or write out what you need of it"
         obstacles.append(f"{objection.detail.rstrip('.')}{remedy}")
@@ -150,7 +167,8 @@ def read_kernel(
         obstacles.append(f"the elements of the local memory {' and '.join(passed)} {why}")
     if obstacles:
         for above in _including(Path(place)) if entry else ():
-            return read_kernel(read_source(above, "SOURCE"), entry, str(above), folders, defines, option)
+            with suppress(SourceError):
+                return read_kernel(read_source(above, "SOURCE"), entry, str(above), folders, defines, option)
         raise SourceError(f"{place}: " + "; ".join(dict.fromkeys(obstacles)) + ".")
     renamed = dict(zip((one for one, bound in found.types.items() if bound is None), part.types, strict=True))
     facts.parameters = [replace(one, dtype=renamed.get(one.dtype, one.dtype)) for one in facts.parameters]
@@ -170,8 +188,9 @@ def _missing(unit: Unit) -> list[str]:
     return [one for one in unit.missing if one not in KNOWN and not re.fullmatch(r"\w+|(?:c?std|sys/)\w+\.h", one)]
 
 
-def _with_local_memory(text: str, name: str, facts: Facts) -> str:
-    """The source with the kernel's local memory declared inside it, or passed last, as a task does."""
+def _with_local_memory(text: str, name: str, facts: Facts, declared: Sequence[str]) -> str:
+    """The source with the kernel's local memory declared inside it, or passed last, as a task does. declared: its
+    parameters, without those that the preprocessor leaves out."""
     found = re.search(rf"\b(?:__)?kernel\b[^;{{}}]*?\b{name}\s*\(", text)
     assert found is not None
     head, inside = text[: found.end()], text[found.end() :]
@@ -179,9 +198,8 @@ def _with_local_memory(text: str, name: str, facts: Facts) -> str:
     while depth:
         depth += (inside[at] == "(") - (inside[at] == ")")
         at += 1
-    kept, rest = [one.strip() for one in inside[: at - 1].split(",")], inside[at:]
-    moved = {one.name: at for one, at in zip(facts.parameters, kept, strict=True) if one.local}
-    kept = [one for one in kept if one not in moved.values()]
+    rest, moved = inside[at:], {one.name: at for one, at in zip(facts.parameters, declared, strict=True) if one.local}
+    kept = [one for one in declared if one not in moved.values()]
     kept += [moved[one] for one, elements in facts.local.items() if not elements]
     before, brace, after = rest.partition("{")
     fixed = [(re.sub(_BEHIND_ELEMENT, "", moved[one]), one, count) for one, count in facts.local.items() if count]
@@ -380,7 +398,10 @@ def with_members(unit: Unit, entry: Entry) -> str | None:
         if start.file is None or start.file.name != unit.where or not parameters or taken:
             return None
         edits.append((start.offset, end, ", ".join(parameters)))
-        made.append(f" {written.type.spelling.removeprefix('__private ')} {one.spelling} = {value};")
+        named = written.type.spelling.removeprefix("__private ")
+        each = "".join(f" {one.spelling}{path} = {text.rpartition(' ')[2]};" for text, path in parameters.items())
+        unset = f" {named.removeprefix('const ')} {one.spelling};{each}"
+        made.append(f" {named} {one.spelling} = {value};" if value else unset)
         spread[at] = [*parameters.values()]
     begin = body(entry.declared)
     if not edits or begin is None:
@@ -402,19 +423,24 @@ def _spread(call: str, members: dict[int, list[str]]) -> str:
 
 
 def _flat(
-    record: Any, name: str, path: str, used: set[str], function: Any, language: str
+    record: Any, name: str, path: str, used: Mapping[str, Any], function: Any, language: str
 ) -> tuple[dict[str, str], str] | None:
     """Parameters for the members of a structure called `name`, with their paths in it behind `path`, and the
-    initialiser that makes it of them; None where one cannot be a parameter. function: the kernel."""
+    initialiser that makes it of them, empty where constructors or bases leave assignments alone; None where a member
+    cannot be a parameter. function: the kernel."""
     parameters, values = dict[str, str](), list[str]()
     if record.kind.name == "EXTVECTOR":
         names = [f"{name}_{'xyzw'[at] if record.element_count <= 4 else at}" for at in range(record.element_count)]
         element = record.element_type.spelling
         made = f"({element.replace('unsigned ', 'u')}{len(names)})({', '.join(names)})"
         return {f"{element} {one}": "" for one in names}, made
-    if {"CXX_BASE_SPECIFIER", "CONSTRUCTOR"} & {kind(one) for one in record.get_declaration().get_children()}:
-        return None
-    for member in record.get_fields():
+    members, plain = _members(record, used)
+    if not plain and any(one.access_specifier.name != "PUBLIC" for one in members if one.get_usr() in used):
+        # A constructor that takes the only member sets it; of several the order is not known.
+        if len(members) > 1:
+            return None
+        plain = True
+    for member in members:
         called, type_ = f"{name}_{member.spelling}", member.type.get_canonical()
         at = f"{path}.{member.spelling}"
         if member.get_usr() not in used:
@@ -425,6 +451,7 @@ def _flat(
                 return None
             parameters |= inner[0]
             values.append(inner[1])
+            plain = plain and bool(inner[1])
         elif (
             type_.kind.name == "CONSTANTARRAY" and _is_plain(type_.element_type) and type_.element_count <= MAX_ELEMENTS
         ):
@@ -439,7 +466,24 @@ def _flat(
             values.append(called)
         else:
             return None
-    return parameters, f"{{{', '.join(values)}}}"
+    return parameters, f"{{{', '.join(values)}}}" if plain else ""
+
+
+def _members(record: Any, used: Mapping[str, Any]) -> tuple[list[Any], bool]:
+    """The members of a structure, with those of its bases that are used, and whether a list initialises it."""
+    declared = record.get_declaration()
+    parts = [*(library().clang_getSpecializedCursorTemplate(declared) or declared).get_children()]
+    names = [one.spelling for one in parts if kind(one).startswith("TEMPLATE_")]
+    given = {name: record.get_template_argument_type(at).spelling for at, name in enumerate(names)}
+    found, owners = [*record.get_fields()], {one.semantic_parent for one in used.values()}
+    for base in parts:
+        # Of a template's base the text is known, and its instance by the members of it that are used.
+        text = base.type.spelling if kind(base) == "CXX_BASE_SPECIFIER" else ""
+        called = re.sub(r"\w+", lambda word: given.get(word[0], word[0]), text)
+        for owner in owners:
+            if called and re.sub(r"\w+::", "", owner.type.spelling) == re.sub(r"\w+::", "", called):
+                found += _members(owner.type, used)[0]
+    return found, not {"CXX_BASE_SPECIFIER", "CONSTRUCTOR"} & {*map(kind, parts)}
 
 
 def _is_plain(type_: Any) -> bool:
@@ -448,13 +492,13 @@ def _is_plain(type_: Any) -> bool:
     return bool(task_type(type_)) if inner.kind.name == "INVALID" else inner.kind.name != "FUNCTIONPROTO"
 
 
-def used_members(function: Any) -> set[str]:
-    """The identifiers of all members that the function, or a function that it calls, reads or writes."""
-    waiting, seen, used = [function], set[int](), set[str]()
+def used_members(function: Any) -> dict[str, Any]:
+    """All members that the function, or a function that it calls, reads or writes, by their identifiers."""
+    waiting, seen, used = [function], set[int](), dict[str, Any]()
     while waiting:
         for one, target in ((one, one.referenced) for one in walk(waiting.pop())):
             if target is not None and kind(one) == "MEMBER_REF_EXPR":
-                used.add(target.get_usr())
+                used[target.get_usr()] = target
             if target is not None and kind(target) in (*FUNCTION_KINDS, "CXX_METHOD") and target.hash not in seen:
                 seen.add(target.hash)
                 waiting.append(target.get_definition() or target)

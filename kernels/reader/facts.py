@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tunesmith.kernels.reader.launch import HostLaunch, launches, trimmed
-from tunesmith.kernels.reader.parse import Entry, Unit, kind, walk
+from tunesmith.kernels.reader.parse import Entry, Unit, kind, uncommented, walk
 from tunesmith.kernels.reader.run import MAX_WORK, Array, Run
 from tunesmith.kernels.reader.shapes import fit, values
 from tunesmith.kernels.reader.syntax import Kind, Lowering, kind_of
@@ -202,14 +202,16 @@ def read_facts(unit: Unit, entry: Entry, doubts: Sequence[str] = ()) -> Facts:
     else:
         search.guess(found)
     if entry.others:
-        bound = ", ".join(f"{name} = {value}" for name, value in entry.values.items())
+        bound = ", ".join(f"{name} = {value}" for name, value in entry.particular.items())
         others = " and ".join(f"<{one}>" for one in entry.others)
         facts.ask("launch", f"whether {bound} is meant: the source launches {others} too")
     if entry.alike:
         others = f"--entry {entry.name}:LINE drafts that of line {' and '.join(entry.alike)}"
         facts.ask("source", f"whether the first {entry.name} is meant: {others}")
-    for name, value in (unit.proposed | {**entry.guessed}).items():
+    for name, value in (guessed := unit.proposed | {**entry.guessed}).items():
         facts.ask("source", f"whether {name} = {value} in it is meant, of which the source says nothing")
+    if guessed:
+        facts.ask("source", "whether shapes and roles hold, which follow from that")
     for file in unit.ahead:
         facts.ask("source", f"whether the declarations that {file.name} has of what the source lacks are meant")
     search.conclude()
@@ -307,8 +309,11 @@ class _Search:
                 break
         assert best is not None
         self._cover(*best, grid_axes)
-        why = f"the source has <<<{found[0].written}>>>" if found else "the source has none"
-        self.facts.ask("launch", f"the launch, as {why}")
+        # Also one that a macro makes, or that is an argument of one.
+        of_macro = re.search(rf"\b{self.entry.name}\b[^;{{}}()]*<<<([^;]*?)>>>", uncommented(self.unit.code))
+        written = found[0].written if found else ""
+        written = written or " ".join(re.sub(r"\\\n", " ", of_macro[1] if of_macro else "").split())
+        self.facts.ask("launch", f"the launch, as the source has {f'<<<{written}>>>' if written else 'none'}")
 
     def _tried(self, block: tuple[int, ...], axes: Sequence[str], sets: Sets) -> tuple[list[Run], Sequence[int]]:
         grid, runs = [1, 1, 1], list[Run]()
@@ -629,7 +634,7 @@ def _declared_block(unit: Unit, entry: Entry) -> tuple[int, ...]:
     demanded = re.search(r"reqd_work_group_size\s*\(([^()]*)\)", head) or re.search(
         r"__launch_bounds__\s*\(\s*(\w+)", head
     )
-    macros = dict(re.findall(r"#[ \t]*define[ \t]+(\w+)[ \t]+(\d+)", unit.code)) | unit.defines
+    macros = dict(re.findall(r"#[ \t]*define[ \t]+(\w+)[ \t]+(\d+)", "\n".join(unit.texts))) | unit.defines
     found = [macros.get(one.strip(), one.strip()) for one in demanded[1].split(",")] if demanded else []
     return tuple(map(int, found)) if all(map(str.isdigit, found)) else ()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, TypeVar
 
 from tunesmith.kernels.reader.parse import Entry, Unit, body, constant, kind, split, uncommented, walk
@@ -26,8 +27,15 @@ _LAUNCH = re.compile(
     r"<<[ \t]*<([^;{}#\\]*?)>>[ \t]*>\s*\(([^;{}#\\]*)\)\s*;"
 )
 """Groups: the whole name, the bare name, the configuration, the arguments. Formatters write spaces into `<<<`."""
+_REMAINS = r"\(*\1 % \2\)?(?: (?:>|!=) 0\))?"
+_ROUNDED_UP = (
+    re.compile(rf"(.+) // (\w+) \+ (?:\(1 if )?{_REMAINS}(?: else 0\))?"),
+    re.compile(rf"\((.+) // (\w+) \+ 1 if {_REMAINS} else \1 // \2\)"),
+)
+"""n / BLOCK + (n % BLOCK > 0), also as a choice between 1 and 0, or between both quotients."""
 CALL = "tunesmith_launch"
-_OPERATORS = frozenset(["+", "-", "*", "/", "%", "<<", ">>", "<", ">", "<=", ">=", "==", "!="])
+_COMPARISONS = frozenset(["<", ">", "<=", ">=", "==", "!="])
+_OPERATORS = _COMPARISONS | {"+", "-", "*", "/", "%", "<<", ">>"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +83,9 @@ def marked(code: str) -> str:
 
     def with_call(launch: re.Match[str]) -> str:
         configuration, given = map(uncommented, launch.group(3, 4))
-        if given.count("(") != given.count(")"):
+        depths = [*accumulate((one == "(") - (one == ")") for one in given)] or [0]
+        if min(depths) < 0 or depths[-1]:
+            # Of a macro, which ends without a semicolon, they would go on behind it.
             return launch[0]
         names = [re.sub(r"^\(\w+\) ?", "", one) for one in split(given)]
         passed = [*split(configuration), "0"][:3] + [one if one.isidentifier() else "0" for one in names]
@@ -241,7 +251,7 @@ class _Host:
             return None if left is None or right is None else self._operation(node, left, right)
         if node.what == "choice":
             parts = [self.text(one, depth + 1, names) for one in node.kids]
-            return None if None in parts else f"({parts[1]} if {parts[0]} else {parts[2]})"
+            return None if None in parts else _rounded_up(f"({parts[1]} if {parts[0]} else {parts[2]})")
         if node.what == "unary" and node.op == "-":
             inner = self.text(node.kids[0], depth + 1, names)
             return None if inner is None else f"(-{inner})"
@@ -253,6 +263,8 @@ class _Host:
     @staticmethod
     def _operation(node: Node, left: str, right: str) -> str:
         a, b = (f"({one})" if " " in one and not re.fullmatch(r"\w+\([^()]*\)", one) else one for one in (left, right))
+        if node.op in _COMPARISONS:
+            return f"({a} {node.op} {b})"
         if node.op in ("<<", ">>"):
             return f"{a} * 2**{b}" if node.op == "<<" else f"{a} // 2**{b}"
         if node.op == "/" and node.type.what != "float":
@@ -262,7 +274,7 @@ class _Host:
         if node.op == "+" and right == "1" and (found := re.fullmatch(r"\((.+)\) // (\w+)", left)):
             base = _less(found[1], -1, "")
             return f"ceil_div({base}, {found[2]})" if base else f"{left} + 1"
-        return f"{left if node.op in '+-' else a} {node.op} {right if node.op == '+' else b}"
+        return _rounded_up(f"{left if node.op in '+-' else a} {node.op} {right if node.op == '+' else b}")
 
     def _named(self, node: Node, symbol: Symbol, depth: int, names: Mapping[Symbol, Node]) -> str | None:
         if symbol in names:
@@ -321,6 +333,14 @@ class _Host:
         if len(statements) != 1 or statements[0].what != "return" or not statements[0].kids:
             return None
         return self.text(statements[0].kids[0], depth + 1, dict(zip(symbol.arguments, given, strict=False)))
+
+
+def _rounded_up(text: str) -> str:
+    """A quotient that is rounded up where something remains, however it is written."""
+    found = next(filter(None, (one.fullmatch(text) for one in _ROUNDED_UP)), None)
+    if found is None:
+        return text
+    return f"ceil_div({found[1][1:-1] if found[1].startswith('(') else found[1]}, {found[2]})"
 
 
 def trimmed(extents: Sequence[Extent]) -> tuple[Extent, ...]:

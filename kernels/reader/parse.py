@@ -28,6 +28,8 @@ _OPTIONS = {"cuda": _CUDA.split(), "opencl": ["-x", "cl", "-cl-std=CL1.2", "-tar
 _QUIET = ["-w", "-ferror-limit=0", "-Wno-unknown-cuda-version"]
 _EMPTY = "/empty"
 """A folder that exists in memory alone, for headers that are not found."""
+_UNKNOWN_NAMES = f"{_EMPTY}/unknown.cuh"
+"""The declarations that fit any use of names that nothing declares."""
 MAX_ROUNDS = 24
 """How often a file is parsed until each name in it is declared."""
 MAX_FREE_TYPES = 4
@@ -50,6 +52,7 @@ _DECLARED = (
     r"^\w[^\n;={{}}#]*\b{name}\s*\([^;{{}}]*\)\s*\{{|\bconstant\b[^;={{}}]*\b{name}\b[^;=(]*="
 )
 """The declaration of a name as a macro, a type, a function or a constant."""
+_RAW_STRING = re.compile(r'R"(\w*)\((.*?)\)\1"', re.DOTALL)
 _KERNEL = re.compile(r"\b(?:__)?kernel\s+(?:__attribute__|void)\b")
 _NO_CLASS = re.compile(r"type '(?:float|int)' is not a (?:function|structure)")
 """A type of the template is a class of the host's choice."""
@@ -89,6 +92,13 @@ class Entry:
     launched: Mapping[str, str] = field(default_factory=dict)
     guessed: Mapping[str, str] = field(default_factory=dict)
     alike: tuple[str, ...] = ()
+
+    @property
+    def particular(self) -> dict[str, str]:
+        """The template's parameters that the task does not choose, with what each is bound to: values, and types that
+        are no data type."""
+        of_launch = self.launched.items()
+        return {name: text for name, text in of_launch if name in self.values or text not in C_TYPES}
 
 
 def kind(cursor: Any) -> str:
@@ -174,13 +184,18 @@ class Unit:
         made.parse()
         return made
 
-    def adopts(self, unknown: Sequence[Unknown]) -> bool:
+    def adopts(self, unknown: Sequence[Unknown], guesses: bool) -> bool:
         """Reads the source again with what is likely meant by undeclared names: as another file of an OpenCL project
-        declares them, which has no headers, or as macros of the build."""
+        declares them, which has no headers, or as macros of the build. guesses: whether also of those that the source
+        and its headers do not mention."""
         ahead = [one for one in self._declaring(unknown) if one not in self.ahead]
         # Of names behind a type that is not known some are declared by it.
         settled = all(one.what != "type" for one in unknown)
-        likely = {name: text for one in unknown for name, text in _likely(one, self.code, settled).items()}
+        likely = dict[str, str]()
+        for one in unknown:
+            declared = f"(?m){_DECLARED.format(name=one.name)}"
+            macros = [given for text in self.texts if (given := satisfied(conditions(text, declared)))]
+            likely |= macros[0] if macros else _likely(one, self.code, settled) if guesses else {}
         more = {} if ahead else {name: text for name, text in likely.items() if name not in self.proposed}
         if found := bool(ahead or more):
             self.ahead, self.proposed = [*ahead, *self.ahead], self.proposed | more
@@ -192,8 +207,10 @@ class Unit:
         """The files without kernels of an OpenCL project that alone declare some names."""
         patterns = [re.compile(_DECLARED.format(name=one), re.MULTILINE) for one in sorted({at.name for at in unknown})]
         wanted = [one for one in patterns if self.language == "opencl" and not one.search(self.code)]
-        sources = [Path(one) for one in self._files if wanted and one.endswith((".cl", ".h", ".clh"))]
-        texts = {one: text for one in sources if not _KERNEL.search(text := one.read_text(errors="replace"))}
+        sources = [Path(one) for one in self._files if wanted and one.endswith((".cl", ".h", ".clh", ".opencl"))]
+        texts = {
+            one: text for one in sources if not _KERNEL.search(text := self.text(str(one)).decode(errors="replace"))
+        }
         found = list[Path]()
         for one in wanted:
             declaring = [file for file, text in texts.items() if one.search(text)]
@@ -215,12 +232,13 @@ class Unit:
         head = f"{_EMPTY}/builtins.cuh" if self.language == "cuda" else f"{_EMPTY}/opencl-c-base.h"
         files = [(self.where, self.code + "\n" + self._suffix), (head, BUILTINS[self.language].read_text("utf-8"))]
         files += [(f"{_EMPTY}/a/b/c/d/{name}", "") for name in self.missing]
+        files += [(str(one), self.text(str(one)).decode()) for one in self.ahead if one.suffix == ".opencl"]
         more = [part for one in self.ahead for part in ("-include", str(one))]
         if self.language == "cuda":
             # Behind the builtins, whose own names a macro of the author's must not replace.
             macros = [f"#define {name} {value}\n" for name, value in self.defines.items()]
-            files.append((f"{_EMPTY}/unknown.cuh", "".join([*self._stubs.values(), *macros])))
-            more = ["-include", head, "-include", f"{_EMPTY}/unknown.cuh"]
+            files.append((_UNKNOWN_NAMES, "".join([*self._stubs.values(), *macros])))
+            more = ["-include", head, "-include", _UNKNOWN_NAMES]
         arguments = [*_OPTIONS[self.language], *_QUIET, *more, *given, *places]
         try:
             self.tree = clang.Index.create().parse(self.where, arguments, files, 1)
@@ -249,6 +267,16 @@ class Unit:
                     self.unknown.setdefault((file, at), Unknown(found[1], file, one.location.line, at, what))
                 self._stubs.setdefault(f"{found[2] or ''}::{found[1]}", self._stub(file, at, found[1], found[2] or ""))
         return len(self.missing) + len(self._stubs) + len(self.folders) > before
+
+    def notes(self, use: Any, target: Any) -> None:
+        """Notes a use of a name whose declaration is only here because another use of it is undeclared."""
+        place, file = use.location, target.location.file
+        is_unknown = file is not None and file.name == _UNKNOWN_NAMES and kind(target) != "NAMESPACE"
+        of_author = re.fullmatch(r"(?!tunesmith_|operator\b)\w+", target.spelling)
+        if is_unknown and of_author and place.file is not None and self.own(use):
+            what: Any = "type" if kind(use) == "TYPE_REF" else "function" if kind(use) == "CALL_EXPR" else "value"
+            found = Unknown(target.spelling, place.file.name, place.line, place.offset, what)
+            self.unknown.setdefault((found.file, found.offset), found)
 
     @cached_property
     def _above(self) -> list[Path]:
@@ -294,8 +322,18 @@ class Unit:
         if file == self.where:
             return (self.code + "\n" + self._suffix).encode()
         if file not in self._texts:
-            self._texts[file] = b"" if file.startswith(_EMPTY) else Path(file).read_bytes()
+            data = b"" if file.startswith(_EMPTY) else Path(file).read_bytes()
+            self._texts[file] = unquoted(data.decode(errors="replace")).encode() if file.endswith(".opencl") else data
         return self._texts[file]
+
+    @property
+    def texts(self) -> list[str]:
+        """The source, what is read ahead of it, and the headers of its author."""
+        headers = {one.include.name for one in self.tree.get_includes() if not one.include.name.startswith(_EMPTY)}
+        return [
+            self.code,
+            *(self.text(one).decode(errors="replace") for one in sorted(headers | {*map(str, self.ahead)})),
+        ]
 
     def own(self, cursor: Any) -> bool:
         """Whether a cursor stands in the source or in a header of its author."""
@@ -380,25 +418,27 @@ class Unit:
         values, types, order, guessed = self._values(template, parameters, given, instances[0] if instances else [])
         names = [one.spelling for one in parameters]
         free = [name for at, name in enumerate(names) if name in types and not types[name] and order[at] == "float"]
-        # A type of indices is an integer; the fewest that will do.
-        tried = list[tuple[int, list[str], list[str]]]()
+        # A type of indices is an integer, also in functions that the kernel calls; the fewest that will do.
+        tried, others_faults = list[tuple[int, list[str], list[str]]](), len(self.diagnostics)
         for whole in sorted(itertools.product((False, True), repeat=min(len(free), MAX_FREE_TYPES)), key=sum):
             integers = {*itertools.compress(free, whole)}
             texts = ["int" if name in integers else text for name, text in zip(names, order, strict=True)]
             faults = self._faults(template, texts)
-            tried.append((len(faults), texts, faults))
-            if not faults:
+            tried.append((len(faults) + max(0, len(self.diagnostics) - others_faults), texts, faults))
+            if not tried[-1][0]:
                 break
         _, texts, faults = min(tried, key=lambda one: one[0])
         if texts != tried[-1][1]:
             self._faults(template, texts)
         if not any(map(_NO_CLASS.search, faults)) and (made := self._instance(template)) is not None:
             declared = next(one for one in self.kernels() if one.location == made.location)
-            bound = [[one[at] for at, name in enumerate(names[: len(one)]) if name in values] for one in instances]
-            others = tuple(dict.fromkeys(", ".join(one) for one in bound[1:] if one != bound[0])) if not given else ()
             named = dict(zip(names, texts, strict=True))
             types |= {name: "int" for name in free if named[name] == "int"}
-            return Entry(template.spelling, declared, made, values, types, others, named, guessed)
+            found = Entry(template.spelling, declared, made, values, types, launched=named, guessed=guessed)
+            asked = found.particular
+            kept = [[text for name, text in zip(names, one, strict=False) if name in asked] for one in instances]
+            others = dict.fromkeys(", ".join(one) for one in kept[1:] if one != kept[0]) if not given else ()
+            return replace(found, others=tuple(others))
         why = next((f": {one.spelling}" for one in reversed(self.diagnostics)), "")
         why = next((f": {one}" for one in faults if _NO_CLASS.search(one)), why)
         if missing := [one.name for one in self.unknown.values() if within(template, one.file, one.offset)]:
@@ -470,6 +510,8 @@ class Unit:
     def _launched(self, template: Any) -> list[list[str]]:
         """The template arguments with which the source names the kernel, literal ones first."""
         found = dict[tuple[str, ...], None]()
+        parameters = (one for one in template.get_children() if kind(one).startswith("TEMPLATE_"))
+        flags = {at for at, one in enumerate(parameters) if one.type.get_canonical().kind.name == "BOOL"}
         for cursor in walk(self.tree.cursor):
             if kind(cursor) == "DECL_REF_EXPR" and cursor.spelling == template.spelling:
                 made = cursor.referenced
@@ -478,6 +520,8 @@ class Unit:
                     for at in range(max(0, made.get_num_template_arguments())):
                         what = made.get_template_argument_kind(at).name
                         value = str(made.get_template_argument_value(at)) if what == "INTEGRAL" else ""
+                        # The one bit of `true` is its sign.
+                        value = {"-1": "true", "0": "false"}.get(value, value) if at in flags else value
                         type_ = made.get_template_argument_type(at).spelling.replace("(anonymous namespace)::", "")
                         texts.append(type_ if what == "TYPE" else value)
                     found[tuple(texts)] = None
@@ -548,14 +592,13 @@ def conditions(code: str, declared: str) -> list[str]:
 
 
 def satisfied(hidden: Sequence[str]) -> dict[str, str]:
-    """The macros that satisfy conditions."""
-    return {one[1]: one[2] or "1" for one in map(_CONDITION.fullmatch, hidden) if one is not None}
+    """The macros of a build that satisfy conditions; those of compilers begin with two underscores."""
+    found = [one for one in map(_CONDITION.fullmatch, hidden) if one is not None]
+    return {one[1]: one[2] or "1" for one in found if not one[1].startswith("__")}
 
 
 def _likely(one: Unknown, code: str, settled: bool) -> dict[str, str]:
-    """Macros of the build that declare an undeclared name of a source."""
-    if macros := satisfied(conditions(code, f"(?m){_DECLARED.format(name=one.name)}")):
-        return macros
+    """A macro of the build that may declare an undeclared name of a source."""
     if one.what == "type":
         whole = re.fullmatch("(u?)int(8|16|32|64)_t", one.name)
         lanes = re.search(r"(?<=[A-Za-z_])(2|4|8|16)$", one.name)
@@ -571,7 +614,13 @@ def typical(name: str, type_: str = "INT") -> str:
     """A value for a constant of the build, or for a parameter of a template that nothing binds."""
     if type_ in ("BOOL", "ENUM"):
         return "false" if type_ == "BOOL" else "0"
-    return "256" if re.search("(?i)thread|block|group|cta", name) else "4"
+    of_each = re.search("(?i)per_?(thread|warp|block|group)", name)
+    return "256" if not of_each and re.search("(?i)thread|block|group|cta|work_?size", name) else "4"
+
+
+def unquoted(code: str) -> str:
+    """The source in a file that is a C++ string for a host's `#include`; other files as they are."""
+    return code if re.search(r"\w", uncommented(_RAW_STRING.sub("", code))) else _RAW_STRING.sub(r"\2", code)
 
 
 def uncommented(code: str) -> str:

@@ -576,7 +576,7 @@ class Run:
 
     def _owner(self, member: Node) -> Any:
         """Where the object lies whose member is named, which is `this` where none is written."""
-        if not member.kids:
+        if not member.kids or member.kids[0].what == "this":
             return self.alias.get(None)
         at = member.kids[0]
         found = self.value(at) if at.result.what == "pointer" else self.place(at)

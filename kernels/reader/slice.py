@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +26,7 @@ _RENAMED = {"Sum": "cuda::std::plus<>", "Max": "cuda::maximum<>", "Min": "cuda::
 _DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(?:if|elif|ifdef|ifndef)\b(.*)$", re.MULTILINE)
 _PLAIN = {"cuda_runtime.h", "device_launch_parameters.h", "vector_types.h", "vector_functions.h"}
 """Headers whose declarations are there without them."""
+_PRINT = re.compile(r'\bprintf\s*\((?:[^;"]|"(?:\\.|[^"\\])*")*\)\s*;')
 _NAMESPACES = frozenset({"cub", "cuda", "nvcuda", "cooperative_groups"})
 """Declarations of accepted headers that are no builtins."""
 _HERE = "stub"
@@ -62,6 +63,7 @@ class _Reached:
         self.kept: dict[tuple[str, int], _Declared] = {}
         self.macros: dict[str, list[Any]] = {}
         self.sections: set[str] = set()
+        self.prints = False
         self.builtin: dict[str, str] = {}
         self._places: dict[str, list[_Declared]] = {}
         self._named: dict[str, list[_Declared]] = {}
@@ -141,7 +143,9 @@ class _Reached:
                     if self.unit.own(overload) and not unknown:
                         self.add(overload)
             target = one.referenced
+            self.prints |= one.spelling == "printf"
             if target is not None and target != one:
+                self.unit.notes(one, target)
                 self.add(target)
                 definition = target.get_definition()
                 if definition is not None and definition != target:
@@ -183,13 +187,15 @@ class _Reached:
                 and self.unit.own(one)
                 and self.keeps(one.location.file.name, one.location.offset)
             ):
-                used.append(one.spelling)
+                # With macros in its arguments, which are no cursors of their own.
+                used += [one.spelling, *_WORD.findall(self.unit.written(one))]
         for kept in self.kept.values():
             for directive in _DIRECTIVE.findall(self.text(kept)):
                 used += _WORD.findall(directive)
         for bound in (*self.entry.values.values(), *(one or "" for one in self.entry.types.values())):
             used += _WORD.findall(bound)
-        while used:
+        texts = [self.text(kept) for kept in self.kept.values()]
+        while used or (used := self._pasted(texts, defined)):
             name = used.pop()
             if name in self.unit.defines and name not in self.builtin:
                 self.builtin[name] = f"#define {name} {self.unit.defines[name]}".rstrip()
@@ -199,11 +205,20 @@ class _Reached:
             own = [one for one in defined[name] if self.unit.own(one)]
             self.macros[name] = own
             for text in map(self.unit.written, own):
+                texts.append(text)
                 used += _WORD.findall(text)
                 for pasted in re.findall(r"(\w+)\s*##", text):
                     used += [other for other in defined if other.startswith(pasted)]
             if not own:
                 self._builtin_macro(defined[name][-1])
+
+    def _pasted(self, texts: list[str], defined: Mapping[str, Any]) -> list[str]:
+        """Macros that are not there yet, whose names `##` may put together of two words in all that is kept."""
+        ends = {end for text in texts for end in re.findall(r"##\s*(\w+)", text)}
+        words = {word for text in texts for word in re.findall(r"\w+", text)} if ends else set()
+        new = [name for name in defined if name not in self.macros and name not in self.unit.defines]
+        splits = ((name, name[:at], name[at:]) for name in new for at in range(1, len(name)))
+        return [name for name, begin, end in splits if begin in words and end in ends]
 
     def _builtin_macro(self, cursor: Any) -> None:
         section = self._section(cursor.location.line)
@@ -270,6 +285,8 @@ def sliced(unit: Unit, entry: Entry) -> Slice:
     pieces.append((place(kernel.file, kernel.start), _kernel(reached, kernel, types)))
     body = "\n\n".join(text for _, text in sorted(pieces, key=lambda one: one[0]))
     body = re.sub(r"(?m)^(#define [^\n]*)\n\n(?=#define )", r"\1\n", body)
+    # What the preprocessor leaves out prints nothing.
+    body = body if reached.prints else _PRINT.sub(";", body)
     unknown = [one for one in unit.unknown.values() if reached.keeps(one.file, one.offset)]
     doubts = [
         f"line {one.location.line} of {Path(one.location.file.name).name} ({one.spelling})"
@@ -290,6 +307,8 @@ def sliced(unit: Unit, entry: Entry) -> Slice:
         body = _STD.sub("::cuda::std::" if named else "cuda::std::", body)
         for old, new in _RENAMED.items():
             body = re.sub(rf"\bcub::{old}\b", new, body)
+        # GCC's spelling, which nvcc knows and NVRTC does not.
+        body = re.sub(r"\b__(asm|volatile)__\b", r"\1", body)
     return Slice(
         "\n".join([*head, *([""] if head else []), body, ""]), tuple(unknown), tuple(types.values()), tuple(doubts)
     )

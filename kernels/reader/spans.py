@@ -122,8 +122,7 @@ def everywhere(value: Span) -> Span:
 
 
 def _corners(operate: Callable[[Any, Any], Any], a: Span, b: Span) -> tuple[Any, Any]:
-    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-        found = [operate(np.float64(x), np.float64(y)) for x in (a.low, a.high) for y in (b.low, b.high)]
+    found = [operate(np.float64(x), np.float64(y)) for x in (a.low, a.high) for y in (b.low, b.high)]
     found = [np.nan_to_num(one, nan=0.0, posinf=np.inf, neginf=-np.inf) for one in found]
     return np.minimum.reduce(np.broadcast_arrays(*found)), np.maximum.reduce(np.broadcast_arrays(*found))
 
@@ -154,7 +153,8 @@ _EXACT: dict[str, Callable[[Any, Any], Any]] = {
 
 def arithmetic(op: str, a: Span, b: Span, kind: Kind) -> Span:
     """The value of an operation whose result has a type, its names and strides."""
-    low, high = _bounds(op, a, b, kind)
+    with np.errstate(all="ignore"):
+        low, high = _bounds(op, a, b, kind)
     names = a.names | b.names if a.uniform and b.uniform else NONE
     strides = a.strides | b.strides
     if op in ("*", "<<"):
@@ -174,13 +174,12 @@ def _bounds(op: str, a: Span, b: Span, kind: Kind) -> tuple[Any, Any]:
         floats = kind.what == "float" and op == "/"
         x, y = (np.float64(a.low), np.float64(b.low)) if floats else (a.low, b.low)
         whole = all(np.issubdtype(np.asarray(one).dtype, np.integer) or np.asarray(one).dtype == bool for one in (x, y))
-        with np.errstate(all="ignore"):
-            if floats:
-                found = x / y
-            elif whole or op in "+-*minmax":
-                found = _EXACT[op](x, y)
-            else:
-                return -np.inf, np.inf
+        if floats:
+            found = x / y
+        elif whole or op in "+-*minmax":
+            found = _EXACT[op](x, y)
+        else:
+            return -np.inf, np.inf
         return found, found
     if op in ("+", "min", "max"):
         return _EXACT[op](a.low, b.low), _EXACT[op](a.high, b.high)
@@ -201,7 +200,9 @@ def _bounds(op: str, a: Span, b: Span, kind: Kind) -> tuple[Any, Any]:
             return 0.0, np.minimum.reduce(np.broadcast_arrays(*bounds)) if len(bounds) > 1 else bounds[0]
     if op in (">>", "<<") and b.known and np.all(np.greater_equal(b.low, 0)):
         scale = np.float64(2.0) ** np.float64(b.low)
-        return (np.floor(a.low / scale), np.floor(a.high / scale)) if op == ">>" else (a.low * scale, a.high * scale)
+        if op == "<<":
+            return _corners(np.multiply, a, Span(scale, scale))
+        return np.floor(a.low / scale), np.floor(a.high / scale)
     if op in ("|", "^") and np.all(np.greater_equal(a.low, 0)) and np.all(np.greater_equal(b.low, 0)):
         return 0.0, np.add(a.high, b.high)
     anything = of_kind(kind)

@@ -258,6 +258,9 @@ class Lowering:
         if found is not None:
             return found
         what, type_ = kind(cursor), kind_of(cursor.type)
+        if what == "PARM_DECL" and type_.what == "array" and not self._rewrites:
+            # Of `float x[3]` the caller gives a pointer.
+            type_ = replace(type_, what="pointer", size=8)
         attributes = [kind(one) for one in cursor.get_children()] if what == "VAR_DECL" else []
         outside = cursor.semantic_parent is None or kind(cursor.semantic_parent) in ("TRANSLATION_UNIT", "NAMESPACE")
         names: dict[str, Any] = {"PARM_DECL": "parameter", "VAR_DECL": "global" if outside else "variable"}
@@ -288,6 +291,9 @@ class Lowering:
         kids = [one for one in cursor.get_children() if kind(one) not in _SKIPPED and not kind(one).endswith("_ATTR")]
         if what in ("PAREN_EXPR", "UNEXPOSED_EXPR") and len(kids) == 1:
             return self._converted(cursor, kids[0])
+        if what == "UNEXPOSED_STMT" and len(kids) == 1 and not self._rewrites:
+            # Behind a pragma, which changes nothing of what a loop does.
+            return self.node(kids[0])
         extent = cursor.extent
         start, end = extent.start.offset - self._shift, extent.end.offset - self._shift
         made = Node(_what(what), start, end, kind_of(cursor.type), cursor=cursor)
@@ -315,6 +321,7 @@ class Lowering:
                 return self.node(kids[0])
             if target is not None:
                 made.symbol = self.symbol(target)
+                made.type = made.symbol.type if made.symbol.what == "parameter" else made.type
             if what == "DECL_REF_EXPR" and made.op == "warpSize":
                 made.what, made.value = "literal", 32
         elif what in ("VAR_DECL", "PARM_DECL"):
@@ -335,7 +342,7 @@ class Lowering:
 
     def _converted(self, cursor: Any, inner: Any) -> Node:
         made, into = self.node(inner), kind_of(cursor.type)
-        if not into.like(made.result):
+        if not into.like(made.result) and (into.what, made.type.what) != ("array", "pointer"):
             made.converted = into
         return made
 
