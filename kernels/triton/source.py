@@ -369,18 +369,21 @@ def kernels_of(module: Module) -> list[Kernel]:
 def find_kernel(module: Module, entry: str | None, option: str = "--entry") -> Kernel:
     """The kernel `entry`, or the only one: a function that no other one calls. Raises `SourceError`."""
     found = {one.name: one for one in kernels_of(module)}
-    if not found:
-        raise SourceError(f"{module.path}: there is no kernel, a function decorated with @triton.jit.")
     called = {name for one in found.values() for name in names_in(ast.Module(one.node.body, [])) if name in found}
-    outer = [name for name in found if name not in called] or list(found)
+    returns = ((name, at) for name, one in found.items() for at in ast.walk(one.node) if isinstance(at, ast.Return))
+    results = {name for name, at in returns if at.value is not None}
+    outer = [name for name in found if name not in called | results] or [name for name in found if name not in results]
+    if not outer:
+        raise SourceError(f"{module.path}: there is no kernel, a function decorated with @triton.jit without a result.")
     if entry is None and len(outer) > 1:
         raise SourceError(
             f"{module.path}: there are {len(outer)} kernels: choose one of {', '.join(outer)}, as "
             f"{module.path.name}:{outer[0]} or with {option}."
         )
     name = entry or outer[0]
-    if name not in found:
-        raise SourceError(f"{module.path}: there is no kernel '{name}'; choose {option} from {', '.join(outer)}.")
+    if name not in found or name in results:
+        why = f"{name} returns a value, as no kernel does" if name in found else f"there is no kernel '{name}'"
+        raise SourceError(f"{module.path}: {why}; choose {option} from {', '.join(outer)}.")
     return found[name]
 
 

@@ -74,6 +74,7 @@ def test_what_a_kernel_has_no_need_of_is_refused(text: str, rule: str) -> None:
     assert refused is not None and (refused.reason, refused.rule) == ("forbidden_source", rule)
 
 
+TWICE = "\n\n@triton.jit\ndef twice(x):\n    return 2 * x\n"
 TAKEN = KERNEL.replace("x", "input").replace("y", "target")
 
 
@@ -134,6 +135,8 @@ def test_of_a_size_that_a_block_covers_the_power_of_two_decides(tmp_path: Path) 
     [
         (KERNEL + KERNEL.replace("run", "other"), None, "there are 2 kernels: choose one of run, other"),
         (KERNEL, "mul", "there is no kernel 'mul'; choose --entry from run"),
+        (KERNEL + TWICE, "twice", "twice returns a value, as no kernel does; choose --entry from run"),
+        (TWICE, None, "there is no kernel, a function decorated with @triton.jit without a result"),
         ("\ndef f(:\n", None, "line 2: it is not valid Python"),
         (
             KERNEL,
