@@ -1,5 +1,6 @@
 """The shapes of a Triton kernel's arrays, by what its launches reach: Triton's interpreter runs it on the host, in a
-process of its own, without arrays. Loads give a constant, and what is kept of each access is how far it reaches.
+process of its own, without arrays. Loads give a constant, in some runs with a sign by array, which decides comparisons
+of two arrays; and what is kept of each access is how far it reaches.
 
 An address says which array it belongs to, and how often each stride was added to it: arrays lie `1 << ARRAY_BITS` bytes
 apart, and strides are powers of two beyond all offsets that have none. So the extent of each dimension is read off the
@@ -46,6 +47,7 @@ LONG = f"it takes longer than {SECONDS:g} s"
 """The time of all runs, and what is said where they take longer."""
 
 SETS = 3
+SIGNS = ((1, -1), (-1, 1))
 _ROWS, _FEW, _POWERS = (16, 48, 80, 112, 144, 176, 208), (2, 3, 4, 5, 6, 7, 8, 9), (64, 128, 32)
 """Values of sizes: multiples of LEAST_BLOCK but not of the next power of two, small ones, and powers of two."""
 GUESSED_GRID, LEAST_BLOCK, COVERING, LOADED = 7, 16, 256, (1, 100)
@@ -94,7 +96,7 @@ def trace(source: str, entry: str, runs: Sequence[Mapping[str, Any]]) -> list[Ex
     """The extents that each run reaches, or why it ends without any.
 
     source: with `FIXED`; runs: `grid`; `numbers`, values by argument; `arrays`, types by argument; `loaded`, the value
-    of all that is loaded."""
+    of all that is loaded; `signs`, those of floats, array by array in turn."""
     count, found = min(len(runs), os.cpu_count() or 1), list[Extents | str]([""] * len(runs))
     with tempfile.TemporaryDirectory(prefix="tunesmith-triton-") as folder, ThreadPoolExecutor(count) as pool:
         path = Path(folder, "kernel.py")
@@ -131,7 +133,7 @@ class Shapes:
     ) -> None:
         self.sets, self.blocks, self.places, self.guessed, self.why = sets, blocks, places, guessed, ""
         self.whole, self.shrinking = dict[tuple[str, str], None](), dict[str, set[str]]()
-        self._runs, self._unsized = list[Extents](), set[str]()
+        self._runs, self._signed, self._unsized = list[Extents](), list[Extents](), set[str]()
 
     def run(
         self,
@@ -143,7 +145,7 @@ class Shapes:
         values: Mapping[str, Any],
     ) -> None:
         """Runs the kernel on each set of sizes, and again on the second one, in which sizes have several blocks: with
-        other numbers in its arrays, and with each block doubled.
+        other numbers in its arrays, with each block doubled, and with signs, where it may fail of negative indices.
 
         arrays: types by argument; numbers: expressions by argument; values: of names in expressions that are no
         sizes."""
@@ -158,11 +160,14 @@ class Shapes:
                 self.why = str(error)
                 return
             passed |= {one: stride(place) for one, place in self.places.items()}
-            asked.append({"grid": axes, "numbers": passed, "arrays": arrays, "loaded": LOADED[number == SETS]})
+            loaded = LOADED[number == SETS]
+            asked.append({"grid": axes, "numbers": passed, "arrays": arrays, "loaded": loaded, "signs": (1, 1)})
         if (refused := refuse_text(source, "triton")) is not None:
             self.why = refused.detail
             return
-        found = trace(source, entry, asked)
+        plain = len(asked)
+        found = trace(source, entry, [*asked, *({**asked[1], "signs": signs} for signs in SIGNS)])
+        self._signed, found = [one for one in found[plain:] if not isinstance(one, str)], found[:plain]
         self.why = next((one for one in found if isinstance(one, str)), "")
         self._runs = [] if self.why else [one for one in found if not isinstance(one, str)]
         for name, run in zip(self.blocks, self._runs[SETS + 1 :], strict=False):
@@ -192,12 +197,16 @@ class Shapes:
         fixed: values of blocks that are not tuned."""
         plain, *by_place = zip(*(one[array] for one in self._runs[:SETS]), strict=True)
         plainly, *others = self._runs[SETS][array]
+        base = self._runs[1][array]
+        chosen = {at for run in self._signed for at, one in enumerate(run[array]) if one != base[at]}
         own = {one: self.places[one] for one in strides}
         used = [at for at, one in enumerate(by_place) if any(each > 1 for each in one) or at in own.values()]
         within = frozenset(steps)
-        shape = [product(self._dimensions(by_place[at], others[at], within)) for at in used]
+        shape = [
+            "?" if 1 + at in chosen else product(self._dimensions(by_place[at], others[at], within)) for at in used
+        ]
         if not used or any(one > 1 for one in plain):
-            dims = self._dimensions(plain, plainly, within)
+            dims = ("?",) if 0 in chosen else self._dimensions(plain, plainly, within)
             # Where nothing tells which of two sizes is the inner one, they make one dimension.
             parts = groupby(dims, lambda one: sum(bool(step & {*re.findall(r"\w+", one)}) for step in within))
             shape += [product(list(group)) for _, group in parts]
@@ -240,8 +249,8 @@ class _Array:
 class _Memory:
     """Stands in for the interpreter's functions on memory; everything else of them stays."""
 
-    def __init__(self, functions: Any, bytes_of: Sequence[int], loaded: int) -> None:
-        self._functions, self._bytes, self._loaded = functions, bytes_of, loaded
+    def __init__(self, functions: Any, bytes_of: Sequence[int], loaded: int, signs: Sequence[int]) -> None:
+        self._functions, self._bytes, self._loaded, self._signs = functions, bytes_of, loaded, np.array(signs)
         self.extents = [[0] * (1 + STRIDES) for _ in bytes_of]
 
     def __getattr__(self, name: str) -> Any:
@@ -264,7 +273,9 @@ class _Memory:
 
     def load(self, pointers: Any, mask: Any, other: Any, dtype: Any) -> Any:
         self._reach(pointers, mask)
-        return np.where(np.asarray(mask).astype(bool), np.asarray(self._loaded).astype(dtype), other)
+        number = np.asarray(pointers).astype(np.uint64) >> np.uint64(ARRAY_BITS)
+        value = self._loaded * (self._signs[number % 2] if np.issubdtype(dtype, np.floating) else 1)
+        return np.where(np.asarray(mask).astype(bool), np.asarray(value).astype(dtype), other)
 
     def store(self, pointers: Any, value: Any, mask: Any) -> None:
         self._reach(pointers, mask)
@@ -284,7 +295,7 @@ def _run(kernel: Any, fixed: Mapping[str, Any], run: Mapping[str, Any]) -> Exten
     functions = interpreter._interpreter
     arrays = {name: _Array(place, dtype) for place, (name, dtype) in enumerate(run["arrays"].items())}
     bytes_of = [np.dtype(DTYPES[dtype].storage).itemsize for dtype in run["arrays"].values()]
-    interpreter._interpreter = memory = _Memory(functions, bytes_of, run["loaded"])
+    interpreter._interpreter = memory = _Memory(functions, bytes_of, run["loaded"], run["signs"])
     try:
         with np.errstate(all="ignore"):
             kernel[tuple(run["grid"])](**{**fixed, **run["numbers"], **arrays})

@@ -513,6 +513,39 @@ def test_a_block_that_an_array_is_made_for_is_not_tuned_and_an_index_that_is_rea
     assert "FILL: the shape, of which [?, width] is seen" in table
 
 
+SEARCH = (
+    HEAD
+    + """
+@triton.jit
+def kernel(x, code, out, n, COUNT: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(x + at, mask=at < n)
+    low = tl.zeros([BLOCK], dtype=tl.int32)
+    high = tl.full([BLOCK], COUNT - 1, dtype=tl.int32)
+    for _ in range(8):
+        middle = (low + high) // 2
+        above = value > tl.load(code + middle)
+        low = tl.where(above, middle, low)
+        high = tl.where(above, high, middle)
+    tl.store(out + at, low, mask=at < n)
+
+
+def launch(x, code, out):
+    kernel[(triton.cdiv(len(x), 256),)](x, code, out, len(x), len(code), BLOCK=256)
+"""
+)
+
+
+def test_an_array_that_is_searched_has_no_length_by_what_a_search_reads(tmp_path: Path) -> None:
+    lines = {
+        name: line
+        for line in files_of(SEARCH, "kernel")["task.toml"].splitlines()
+        for name in ("x", "code")
+        if f'name = "{name}"' in line
+    }
+    assert "FILL: the shape" in lines["code"] and lines["x"].endswith('shape = ["n"] },')
+
+
 def test_a_draft_tells_that_its_kernel_does_not_run_on_the_host(tmp_path: Path) -> None:
     text = ADD.replace("    tl.store(", "    raise_here()\n    tl.store(", 1)
     task = files_of(text, "add")["task.toml"]
