@@ -371,7 +371,7 @@ def find_kernel(module: Module, entry: str | None, option: str = "--entry") -> K
     found = {one.name: one for one in kernels_of(module)}
     called = {name for one in found.values() for name in names_in(ast.Module(one.node.body, [])) if name in found}
     returns = ((name, at) for name, one in found.items() for at in ast.walk(one.node) if isinstance(at, ast.Return))
-    results = {name for name, at in returns if at.value is not None}
+    results = {name for name, at in returns if at.value is not None and ast.unparse(at.value) != "None"}
     outer = [name for name in found if name not in called | results] or [name for name in found if name not in results]
     if not outer:
         raise SourceError(f"{module.path}: there is no kernel, a function decorated with @triton.jit without a result.")
