@@ -398,6 +398,7 @@ class Slice:
     functions: dict[str, ast.FunctionDef] = field(default_factory=dict)
     doubts: list[str] = field(default_factory=list)
     _meanings: dict[str, object] = field(default_factory=dict)
+    _aliases: set[str] = field(default_factory=set)
 
     def text(self, fixed: Mapping[str, Any] | None = None) -> str:
         """A source: imports, constants, `FIXED`, functions."""
@@ -446,10 +447,16 @@ class Slice:
         else:
             self.collect(other, one.name)
             if one.name != name and self._new(name, f"{other.path}:{one.name}"):
-                (self.texts if one.name in self.functions else self.constants).append(f"{name} = {one.name}")
+                self._name(name, {one.name}, f"{name} = {one.name}")
             return
         self._new(name, line)
         self.imports[line] = None
+
+    def _name(self, name: str, needed: set[str], text: str) -> None:
+        """Adds the assignment of a name: among the constants, or behind the function of which it is another name."""
+        of_function = bool(needed & (self.functions.keys() | self._aliases))
+        self._aliases |= {name} if of_function else set()
+        (self.texts if of_function else self.constants).append(text)
 
     def _function(self, kernel: Kernel, heuristics: Mapping[str, str]) -> None:
         node, module = kernel.node, kernel.module
@@ -484,7 +491,7 @@ class Slice:
         if plain and all(module.statements(one) for one in needed if not hasattr(builtins, one)):
             for one in (*needed, *(names_in(statement.annotation) if isinstance(statement, ast.AnnAssign) else ())):
                 self.collect(module, one)
-            self.constants.append(module.lines(statement))
+            self._name(name, {*needed}, module.lines(statement))
             return
         try:
             known = module.value(name)

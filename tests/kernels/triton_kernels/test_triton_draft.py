@@ -333,7 +333,17 @@ def test_the_rule_is_what_the_compiler_allots(tmp_path: Path, point: dict[str, A
     assert (left_out is None) == fits and excluded(task, candidate, plain, Step(workload, Contents()), limits) is None
 
 
-@pytest.mark.parametrize("text", [ADD, ROWS, PRODUCT], ids=["add", "rows", "product"])
+ALIAS = (
+    ADD.replace("tl.load(x_ptr + at, mask=inside) +", "bounded(tl.load(x_ptr + at, mask=inside)) +")
+    + """
+from .shared import act as clamp
+
+bounded = clamp
+"""
+)
+
+
+@pytest.mark.parametrize("text", [ADD, ROWS, PRODUCT, ALIAS], ids=["add", "rows", "product", "alias"])
 def test_a_draft_compiles(tmp_path: Path, text: str) -> None:
     task = drafted(tmp_path, text)
     compiler = open_compiler(as_triton(resolve_target("sm_90")))
