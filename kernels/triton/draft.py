@@ -388,7 +388,7 @@ class _Reader:
         shapes = Shapes(sets, [] if written else free, places, guessed=guessed)
         # Programs that share their work read all of it, in whatever grid.
         axes = (str(GUESSED_GRID),) * self.reading.axes if guessed else grid
-        shapes.run(source, self.source.name, axes, arrays, numbers, values)
+        shapes.run(source, self.source.name, axes, arrays, numbers, values, self.reading.compares)
         if shapes.why:
             facts.ask("source", f"no shape is known, as the kernel does not run on the host ({shapes.why})")
         return shapes

@@ -8,6 +8,7 @@ show (`tunesmith.kernels.triton.shapes`).
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -25,14 +26,15 @@ MAX_DEPTH = 8
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """roots: arguments of which it is a pointer; loaded: arrays whose elements it is, or is offset by; tile: its shape,
-    if known; text: of a name or number; items: of a tuple; staged: the array and the loop in which it was loaded;
-    names: of the numbers that alone make it, or from which it counts down; steps: the names in what parts of it are
-    multiplied by; counting: whether it is 0, 1, 2, ... along its tile; below: the names in bounds of indices,
-    each with the tile that counts up to it, or nothing."""
+    """roots: arguments of which it is a pointer; loaded: arrays whose elements it is, or is offset by; bits: those of
+    which it has the bits, perhaps moved; tile: its shape, if known; text: of a name or number; items: of a tuple;
+    staged: the array and the loop in which it was loaded; names: of the numbers that alone make it, or from which it
+    counts down; steps: the names in what parts of it are multiplied by; counting: whether it is 0, 1, 2, ... along its
+    tile; below: the names in bounds of indices, each with the tile that counts up to it, or nothing."""
 
     roots: tuple[str, ...] = ()
     loaded: frozenset[str] = frozenset()
+    bits: frozenset[str] = frozenset()
     tile: tuple[str, ...] | None = None
     text: str = ""
     items: tuple[Value, ...] = ()
@@ -63,7 +65,8 @@ class Loop:
 class Reading:
     """A kernel as it is read. parameters: its arguments in order; known: whether a condition holds, if it is known.
     covers: by constexpr, the argument up to which a block of its size reads at once; bounds: arguments below which
-    indices keep; steps: by array, as of a value; axes: of the grid, at least."""
+    indices keep; steps: by array, as of a value; axes: of the grid, at least;
+    compares: whether it compares elements of two arrays; indices: arrays of whole numbers."""
 
     def __init__(
         self,
@@ -82,7 +85,7 @@ class Reading:
         self.whole = _numbers(kernel.body, _WHOLE, (ast.Is,)) & self.numbers
         self.counted = _numbers(kernel.body, _WHOLE, _EQUAL) & self.numbers
         self._constants, self._parameters = {*constexprs_of(kernel)}, set(parameters)
-        self._inside, self.axes = list[Loop](), 1
+        self._inside, self.axes, self.compares = list[Loop](), 1, False
         self.asserts = dict[str, None]()
         self._depth = 0
         self._run(kernel, {one: self._argument(one) for one in parameters})
@@ -176,6 +179,8 @@ class Reading:
             case ast.Compare() | ast.BoolOp():
                 parts = [node.left, *node.comparators] if isinstance(node, ast.Compare) else node.values
                 values = [self._value(one, env) for one in parts]
+                if isinstance(node, ast.Compare):
+                    self.compares |= len(frozenset[str]().union(*(one.loaded for one in values))) > 1
                 below = frozenset[tuple[str, str]]().union(*(one.below for one in values))
                 if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Lt | ast.Gt):
                     below |= _below(*(values if isinstance(node.ops[0], ast.Lt) else values[::-1])[:2])
@@ -197,6 +202,9 @@ class Reading:
 
     def _computed(self, a: Value, op: ast.operator, b: Value) -> Value:
         found = Value(loaded=a.loaded | b.loaded, tile=_broadcast(a.tile, b.tile), below=a.below | b.below)
+        if isinstance(op, ast.BitAnd | ast.BitOr | ast.BitXor | ast.LShift | ast.RShift):
+            found = replace(found, bits=a.bits | b.bits)
+            self.indices |= found.bits
         if a.plain and b.plain:
             found = replace(found, names=a.names | b.names)
         elif isinstance(op, ast.Sub):
@@ -225,7 +233,8 @@ class Reading:
         if name in ("load", "gather") and first.roots:
             self._access(self.reads, first, named.get("mask", given[1] if len(given) > 1 and not bound else Value()))
             inside = (first.roots[0], id(self._inside[-1])) if self._inside else None
-            return Value((), frozenset(first.roots), first.tile, staged=inside)
+            roots = frozenset(first.roots)
+            return Value(loaded=roots, bits=roots, tile=first.tile, staged=inside)
         if (name == "store" or name.startswith("atomic")) and first.roots:
             kind = self.writes if name == "store" else self.atomics
             self._access(kind, first, named.get("mask", given[2] if len(given) > 2 else Value()))
@@ -256,10 +265,11 @@ class Reading:
             return replace(first, tile=first.tile[::-1])
         if name in ("range", "static_range"):
             self.indices |= {one for value in given for one in value.loaded}
-        if name == "to" and "int" in ast.unparse(node):
-            self.indices |= first.loaded
+        if name == "to" and any(re.search(r"\bu?int\d", ast.unparse(one)) for one in node.args):
+            # As an index is converted, not a result that is rounded.
+            self.indices |= first.bits
         if name in _SAME:
-            return replace(first, text="")
+            return replace(first, text="", bits=frozenset() if name in ("to", "cast") else first.bits)
         if name in ("where", "select"):
             return next((one for one in given[1:] if one.roots), Value(tile=_broadcast(*(one.tile for one in given))))
         tiles = [one.tile for one in (*given, *([itself] if bound else ()))]

@@ -143,9 +143,10 @@ class Shapes:
         arrays: Mapping[str, str],
         numbers: Mapping[str, str],
         values: Mapping[str, Any],
+        compares: bool,
     ) -> None:
         """Runs the kernel on each set of sizes, and again on the second one, in which sizes have several blocks: with
-        other numbers in its arrays, with each block doubled, and with signs, where it may fail of negative indices.
+        other numbers in its arrays, with each block doubled, and where it compares elements of two arrays with signs.
 
         arrays: types by argument; numbers: expressions by argument; values: of names in expressions that are no
         sizes."""
@@ -165,11 +166,11 @@ class Shapes:
         if (refused := refuse_text(source, "triton")) is not None:
             self.why = refused.detail
             return
-        plain = len(asked)
-        found = trace(source, entry, [*asked, *({**asked[1], "signs": signs} for signs in SIGNS)])
-        self._signed, found = [one for one in found[plain:] if not isinstance(one, str)], found[:plain]
+        found = trace(source, entry, asked)
         self.why = next((one for one in found if isinstance(one, str)), "")
         self._runs = [] if self.why else [one for one in found if not isinstance(one, str)]
+        signed = [{**asked[1], "signs": signs} for signs in SIGNS if compares and self.ran]
+        self._signed = [one for one in (trace(source, entry, signed) if signed else ()) if not isinstance(one, str)]
         for name, run in zip(self.blocks, self._runs[SETS + 1 :], strict=False):
             for array, extents in run.items():
                 pairs = list(zip(self._runs[1][array], extents, strict=True))

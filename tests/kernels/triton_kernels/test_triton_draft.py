@@ -4,6 +4,7 @@ their templates compute at several points of their spaces, by Triton's interpret
 import functools
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -554,6 +555,30 @@ def test_an_array_that_is_searched_has_no_length_by_what_a_search_reads(tmp_path
         if f'name = "{name}"' in line
     }
     assert "FILL: the shape" in lines["code"] and lines["x"].endswith('shape = ["n"] },')
+
+
+PACKED = (
+    HEAD
+    + """
+@triton.jit
+def kernel(pointer, packed, scale, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(pointer + at, mask=at < n).to(tl.float32)
+    low = (tl.load(packed + at, mask=at < n) >> 4) & 15
+    rounded = (value * tl.load(scale + at, mask=at < n)).to(tl.int8)
+    tl.store(out + at, low * rounded, mask=at < n)
+
+
+def launch(x, packed, scale, out):
+    kernel[(triton.cdiv(len(x), 256),)](x, packed, scale, out, len(x), BLOCK=256)
+"""
+)
+
+
+def test_bits_are_of_whole_numbers_and_what_is_rounded_may_be_a_float(tmp_path: Path) -> None:
+    text = files_of(PACKED, "kernel")["task.toml"]
+    types = dict(re.findall(r'name = "(\w+)", role = "\w+", dtype = "(\w+)"', text))
+    assert types == {"pointer": "T", "packed": "int32", "scale": "T", "out": "T", "n": "int32"}
 
 
 def test_a_draft_tells_that_its_kernel_does_not_run_on_the_host(tmp_path: Path) -> None:
