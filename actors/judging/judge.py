@@ -2,10 +2,10 @@
 `tunesmith.kernels.check.compare.REASONS`.
 
 Contents and the reference's results for them are made ahead of the launches by processes that use no device, so that
-none is held for a slow reference; later verdicts find them in a cache. The processes that launch use the device at the
-same time. A candidate for each combination of types, its marked twin and the task's baseline are compiled ahead of the
-steps that need them. Owns the order of the steps, their deadlines and retries, the progress of a verdict (`Findings`),
-and the sentences that say how a task can rule out made-up values with which its kernel is never called.
+none is held for a slow reference. The processes that launch use the device at the same time. A candidate for each
+combination of types, its marked twin and the task's baseline are compiled ahead of the steps that need them. Owns the
+order of the steps, their deadlines and retries, the progress of a verdict (`Findings`), and the sentences that say how
+a task can rule out made-up values with which its kernel is never called.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ _DECIDING = (
 
 
 class ArtifactCache:
-    """Compiled artifacts, and other bytes that take long to make, by key in `folder`: at most about `max_bytes`."""
+    """Compiled artifacts by key in `folder`: at most about `max_bytes`."""
 
     def __init__(self, folder: Path, max_bytes: int = DEFAULT_MIB << 20) -> None:
         self.folder, self.max_bytes = folder, max_bytes

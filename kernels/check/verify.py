@@ -128,15 +128,16 @@ def excluded(
 ) -> Skipped | Rejected | None:
     """Why `candidate` is not run in this step, or None: a derived workload that the baseline or the template is not
     meant for is skipped, one of the task's own that the template excludes is a rejection."""
-    if step.derived and code_key(task, baseline.template, step.workload) not in baseline.artifacts:
-        return Skipped(step.name, "the plain kernel cannot be compiled for its types, or not in time")
-    if step.derived and code_key(task, candidate.template, step.workload) not in candidate.artifacts:
-        return Skipped(step.name, "the candidate's machine code for it took too long to compile", reason="time")
     # Of Triton each class of sizes is machine code of its own, with needs that no constraint foresees.
     by_code = step.derived and BACKENDS[limits.backend].python
+    if step.derived and code_key(task, baseline.template, step.workload) not in baseline.artifacts:
+        why = "the plain kernel cannot be compiled for it, or not in time"
+        return Skipped(step.name, why, reason="time" if by_code else "plain kernel")
+    if step.derived and code_key(task, candidate.template, step.workload) not in candidate.artifacts:
+        return Skipped(step.name, "the candidate's machine code for it took too long to compile", reason="time")
     plain, rejection = (
         unlaunchable(one, task, step.workload, limits)
-        if by_code and code_key(task, one.template, step.workload) in one.artifacts
+        if by_code
         else infeasible_on(one.template, one.config, step.workload, limits)
         for one in (baseline, candidate)
     )

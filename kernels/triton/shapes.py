@@ -47,12 +47,11 @@ LONG = f"it takes longer than {SECONDS:g} s"
 """The time of all runs, and what is said where they take longer."""
 
 SETS = 3
-SIGNS = ((1, -1), (-1, 1))
 _ROWS, _FEW, _POWERS = (16, 48, 80, 112, 144, 176, 208), (2, 3, 4, 5, 6, 7, 8, 9), (64, 128, 32)
 """Values of sizes: multiples of LEAST_BLOCK but not of the next power of two, small ones, and powers of two."""
-GUESSED_GRID, LEAST_BLOCK, COVERING, LOADED = 7, 16, 256, (1, 100)
+GUESSED_GRID, LEAST_BLOCK, COVERING, LOADED, SIGNS = 7, 16, 256, (1, 100), ((1, -1), (-1, 1))
 """The programs of a launch whose grid is not known; the size of a block, and of one that has to cover a row; the values
-of loads, two to see what depends on them."""
+of loads, two to see what depends on them, and signs that arrays of floats have in turn, so that either is larger."""
 Extents = dict[str, list[int]]
 """By array, one more than the largest offset without strides, and than the largest index of each of STRIDES strides."""
 
