@@ -7,6 +7,7 @@ does not, as in a scan or a stencil, or overflows itself, nothing is learnt of t
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,10 +32,13 @@ from tunesmith.kernels.spec.task import ORDERED, Argument, Task, Workload
 ELEMENTS, BYTES = 2**31, 2**32
 MARGIN = 1.03
 """Largest length of the array that a step is made for, as a multiple of these."""
-LARGEST_REPEATS = 1 << 16
+REPEATS = range(64, (1 << 13) + 1)
+"""Of the period: fewer leave too much to the reference, and of shorter periods a launch takes longer than its work."""
 MAX_FLOPS, MAX_SECONDS, TIMED = 1e12, 3.0, 5
 """Of a launch; the seconds are the plain kernel's for a period, the least of so many, times the periods."""
 MAX_STEPS, DRAWS = 2, 16
+BITS = (14, 24)
+"""Of the size of a period that is repeated: longer ones are for arrays of one size."""
 FREE_SHARE = 0.75
 """Of the free memory, which others may need, too."""
 SEED = 15_485_863
@@ -58,7 +62,8 @@ def far_steps(task: Task, limits: DeviceLimits, seed: int) -> list[FarStep]:
     shapes, plain = Shapes(task, limits, min(own, key=task.bytes_of), seed), task.sources(limits.backend).baseline
     for argument in (one for one in task.arguments if one.role != "scalar"):
         names = dict.fromkeys(name for text in argument.shape for name in parse(text).names if name in shapes.extents)
-        drawn = (_drawn(shapes, argument, name, most, rng) for name in names for _ in range(DRAWS))
+        every = itertools.product(BITS, names, range(DRAWS))
+        drawn = (_drawn(shapes, argument, name, most, rng, bits) for bits, name, _ in every)
         fitting = (one for one in drawn if one and not infeasible_on(plain.template, {}, one.workload, limits))
         if argument.name not in reached and len(made) < MAX_STEPS and (found := next(fitting, None)):
             made.append(found)
@@ -73,13 +78,16 @@ def _is_far(task: Task, argument: Argument, workload: Workload) -> bool:
     return count > ELEMENTS or count * size > BYTES
 
 
-def _drawn(shapes: Shapes, argument: Argument, name: str, most: float, rng: np.random.Generator) -> FarStep | None:
-    """A step in which the size `name` makes `argument` so long; None where the drawn sizes do not allow it."""
+def _drawn(
+    shapes: Shapes, argument: Argument, name: str, most: float, rng: np.random.Generator, bits: int
+) -> FarStep | None:
+    """A step in which the size `name`, of about `bits` bits at most in the period, makes `argument` so long; None where
+    the drawn sizes do not allow it."""
     task, types = shapes.task, shapes.types[int(rng.integers(len(shapes.types)))]
     if types not in [one.types for one in shapes.own]:
         return None
     # No period divides 2^32: an index that wraps around would find the same contents again.
-    if (sizes := shapes.drawn(rng, types, fixed={name: 3 << int(rng.integers(12))})) is None:
+    if (sizes := shapes.drawn(rng, types, fixed={name: 3 << int(rng.integers(bits))})) is None:
         return None
     period = resized(shapes.like, sizes, types, "a period")
     try:
@@ -87,7 +95,7 @@ def _drawn(shapes: Shapes, argument: Argument, name: str, most: float, rng: np.r
         for goal in (ELEMENTS, BYTES // DTYPES[task.dtype_of(argument, period)].size):
             repeats = math.ceil(goal * rng.uniform(1, MARGIN) / length)
             far = resized(period, {**sizes, name: repeats * sizes[name]}, types, "far")
-            fits = array_bytes(task, far) <= most and task.flops_of(far) <= MAX_FLOPS and repeats <= LARGEST_REPEATS
+            fits = array_bytes(task, far) <= most and task.flops_of(far) <= MAX_FLOPS and repeats in REPEATS
             if fits and allows(task, far) and _is_far(task, argument, far) and _repeats(task, period, far, repeats):
                 scalars_of(task, far, {})
                 return FarStep(Step(period, Contents(seed=shapes.seed), derived=True), far, repeats)

@@ -231,10 +231,12 @@ speak of, such as infinity less infinity, and an element that should be one may 
 HEAVY = frozenset(("outliers", "columns", "heavy_tails", "sorted", "exponents", "peak", "hidden"))
 """Where a few elements have the largest rounding errors, as large terms or partial sums happen to cancel: another order
 of a sum has several times the largest error, and so do tensor cores, which cut off the bits that an FMA rounds."""
-COMPARABLE = frozenset(KINDS) - HEAVY - {"ties", "constant", "counts", "tiny", "zeros", "signed_zeros"}
+COMPARABLE = frozenset(KINDS) - HEAVY - {"ties", "constant", "padding", "counts", "tiny", "zeros", "signed_zeros"}
 """Where the root mean square of the errors tells how precisely a kernel computes. Where terms are nearly equal, as are
 exponentials of tiny numbers, a sum rounds the same way again and again, and its error tells how the sum is ordered."""
-EQUAL = frozenset(("ties", "constant", "peak", "hidden", "counts", "zeros", "signed_zeros", "outliers", "columns"))
+EQUAL = frozenset(
+    ("ties", "constant", "peak", "hidden", "padding", "counts", "zeros", "signed_zeros", "outliers", "columns")
+)
 """Where terms of a sum are equal, or small beside a few others, so that a sum of one term after the other rounds the
 same way again and again."""
 INFINITE, EXTREME = frozenset(("infinities", "masked")), HEAVY | {"large", "shifted", "negative", "tiny", "subnormal"}

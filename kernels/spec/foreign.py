@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import BaseModel, ValidationError
 
 from tunesmith.kernels.spec.dtypes import DTYPES, DataType
@@ -370,8 +371,7 @@ def _sizes(definition: _Definition, rows: Sequence[Mapping[str, Any]]) -> Iterat
     ordered = sorted(
         (one for one in chosen if all(value > 0 for _, value in one)), key=lambda one: [value for _, value in one]
     )
-    step = max(1, (len(ordered) - 1) / max(1, min(MAX_TUNED, len(ordered)) - 1))
-    tuned = {round(turn * step) for turn in range(min(MAX_TUNED, len(ordered)))}
+    tuned = {*np.linspace(0, len(ordered) - 1, MAX_TUNED).round()}
     for at, row in enumerate(ordered):
         text = ", ".join(f"{name} = {value}" for name, value in row)
         held = "" if at in tuned else "\nheld_out = true"

@@ -101,3 +101,12 @@ def test_no_step_lengthens_what_a_task_cannot_repeat(tmp_path: Path) -> None:
         except TaskError as error:
             pytest.fail(str(error))
         assert far.far_steps(task, replace(GPU, backend="opencl"), 0) == [], (shape, fill)
+
+
+def test_a_launch_of_a_period_takes_no_longer_for_its_start_than_for_its_work(tmp_path: Path) -> None:
+    """The plain kernel's time is that of a period times the periods: of tiny ones it said seconds where it takes
+    milliseconds."""
+    task = write_task(tmp_path, "x in float32 n; out out float32 n; n scalar int32 n", "n = 512")
+    for seed in range(5):
+        steps = far.far_steps(task, replace(GPU, backend="opencl"), seed)
+        assert steps and all(step.period.workload.sizes["n"] >= 2**30 / 2**13 for step in steps)

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -47,10 +48,7 @@ class Autotuned:
         # For kernels that make descriptors of tensors.
         triton.set_allocator(lambda size, alignment, stream: torch.empty(size, dtype=torch.int8, device="cuda"))
         self._launch, self._sizes = opponent.template.launch, workload.names
-        with tempfile.TemporaryDirectory(prefix="tunesmith-triton-") as folder:
-            path = Path(folder, FILE)
-            path.write_text(opponent.template.source, encoding="utf-8")
-            module = imported(path)
+        module = _module(opponent.template.source)
         self._fixed, options = without_options(getattr(module, FIXED, {}))
         listed = [triton.Config(own, **{**options, **more}) for own, more in map(without_options, opponent.configs)]
         self.tuner = triton.autotune(configs=listed, key=[])(getattr(module, opponent.template.entry))
@@ -76,6 +74,15 @@ class Autotuned:
         """The configuration that the first call has chosen."""
         chosen = self.tuner.best_config.all_kwargs()
         return {name: chosen[name] for name in self._names if name in chosen}
+
+
+@cache
+def _module(source: str) -> Any:
+    """The module of a kernel, one for all shapes: Triton compiles once in a process what they have in common."""
+    with tempfile.TemporaryDirectory(prefix="tunesmith-triton-") as folder:
+        path = Path(folder, FILE)
+        path.write_text(source, encoding="utf-8")
+        return imported(path)
 
 
 SECONDS = 600.0
