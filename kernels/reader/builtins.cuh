@@ -302,6 +302,8 @@ using ::fabs; using ::abs; using ::nearbyint; using ::isnan; using ::isinf; usin
 NARROW(__half)
 NARROW_PAIR(__half, __half2)
 typedef __half half; typedef __half2 half2; typedef __half nv_half;
+struct __half_raw { unsigned short x; TUNESMITH_BOTH operator __half() const; };
+struct __half2_raw { unsigned short x, y; TUNESMITH_BOTH operator __half2() const; };
 TUNESMITH_BOTH float __half2float(__half); TUNESMITH_BOTH __half __float2half(float); TUNESMITH_BOTH __half __float2half_rn(float);
 TUNESMITH_BOTH float2 __half22float2(__half2); TUNESMITH_BOTH __half2 __float22half2_rn(float2); TUNESMITH_BOTH __half2 __floats2half2_rn(float, float);
 TUNESMITH_BOTH __half2 __half2half2(__half); TUNESMITH_BOTH __half2 __float2half2_rn(float); TUNESMITH_BOTH __half2 __halves2half2(__half, __half);
@@ -315,11 +317,15 @@ CONVERTED(half, __half)
 NARROW(__nv_bfloat16)
 NARROW_PAIR(__nv_bfloat16, __nv_bfloat162)
 typedef __nv_bfloat16 nv_bfloat16; typedef __nv_bfloat162 nv_bfloat162;
+struct __nv_bfloat16_raw { unsigned short x; TUNESMITH_BOTH operator __nv_bfloat16() const; };
+struct __nv_bfloat162_raw { unsigned short x, y; TUNESMITH_BOTH operator __nv_bfloat162() const; };
+TUNESMITH_BOTH __nv_bfloat162 __float2bfloat162_rn(float);
 TUNESMITH_BOTH float __bfloat162float(__nv_bfloat16); TUNESMITH_BOTH __nv_bfloat16 __float2bfloat16(float); TUNESMITH_BOTH __nv_bfloat16 __float2bfloat16_rn(float);
 TUNESMITH_BOTH float2 __bfloat1622float2(__nv_bfloat162); TUNESMITH_BOTH __nv_bfloat162 __float22bfloat162_rn(float2); TUNESMITH_BOTH __nv_bfloat162 __floats2bfloat162_rn(float, float);
 TUNESMITH_BOTH __nv_bfloat16 __double2bfloat16(double); TUNESMITH_BOTH __nv_bfloat162 __bfloat162bfloat162(__nv_bfloat16); TUNESMITH_BOTH __nv_bfloat16 __ushort_as_bfloat16(unsigned short); TUNESMITH_BOTH unsigned short __bfloat16_as_ushort(__nv_bfloat16);
 TUNESMITH_BOTH float __low2float(__nv_bfloat162); TUNESMITH_BOTH float __high2float(__nv_bfloat162); TUNESMITH_BOTH __nv_bfloat162 __halves2bfloat162(__nv_bfloat16, __nv_bfloat16);
 // <cuda_fp8.h>
+typedef unsigned char __nv_fp8_storage_t;
 struct __nv_fp8_e4m3 { unsigned char __x; __nv_fp8_e4m3() = default; TUNESMITH_BOTH explicit __nv_fp8_e4m3(float); TUNESMITH_BOTH explicit operator float() const; };
 struct __nv_fp8_e5m2 { unsigned char __x; __nv_fp8_e5m2() = default; TUNESMITH_BOTH explicit __nv_fp8_e5m2(float); TUNESMITH_BOTH explicit operator float() const; };
 // <cuComplex.h>

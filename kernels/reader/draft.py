@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tunesmith.kernels.build.guard import HEADERS, STANDARD, refuse_text
+from tunesmith.kernels.reader.accessors import without_accessors
 from tunesmith.kernels.reader.facts import (
     Facts,
     Parameter,
@@ -108,7 +109,7 @@ def read_kernel(
     if hole := re.search(r"\{%.*?%\}|(?<=\s)\{\{ *[A-Za-z_]\w* *\}\}", code):
         why = "before this file is a source: give the text that it makes of it"
         raise SourceError(f"{place}: a program fills in {hole[0]} {why}.")
-    code = marked(code) if backend == "cuda" else code
+    code = marked(without_accessors(code)) if backend == "cuda" else code
     unit = Unit(code, Path(place), backend, folders, defines)
     found = unit.entry(entry, option)
     part = first = sliced(unit, found)

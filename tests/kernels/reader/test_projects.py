@@ -157,3 +157,39 @@ def test_members_of_classes_with_constructors_and_bases_are_set_one_by_one(nvrtc
     assert '"x_data", role = "in", dtype = "float32", shape = ["x_cols"]' in task
     assert "twice = true;" in source and '"y", role = "inout", dtype = "float32", shape = ["x_cols", "4"]' in task
     compiles(nvrtc, source)
+
+
+@pytest.mark.parametrize(
+    ("body", "reads"),
+    [
+        ("y[row][i] = 2 * x[row][i][0];", "x[(row * x_size1 + i) * x_size2 + 0]"),
+        ("auto of_row = x[row]; y[row][i] = of_row[i][1] * of_row.size(1);", "of_row[i * x_size2 + 1] * x_size2"),
+        ("const float* first = x[row][i].data(); y[row][i] = *first;", "(x + (row * x_size1 + i) * x_size2)"),
+        ("y[row][i] = x.data()[row * x.stride(0) + i * x.stride(1)];", "x[row * (x_size1 * x_size2) + i * (x_size2)]"),
+        ("y[row][i] = sum(x, row, i);", "sum(x, x_size0, x_size1, x_size2, row, i)"),
+    ],
+)
+def test_accessors_of_tensors_are_pointers_with_the_sizes_in_use(nvrtc: Any, body: str, reads: str) -> None:
+    code = f"""#include <torch/extension.h>
+    // __global__ void k(torch::PackedTensorAccessor32<float, 3> x) {{ as it was before }}
+    #define ROWS torch::PackedTensorAccessor32<float, 2, torch::RestrictPtrTraits>
+    __device__ float sum(const torch::PackedTensorAccessor32<float, 3, torch::RestrictPtrTraits> t, int row, int i) {{
+        float sum = 0;
+        for (int j = 0; j < t.size(2); ++j) sum += t[row][i][j];
+        return sum;
+    }}
+    __global__ void k(const torch::PackedTensorAccessor32<float, 3, torch::RestrictPtrTraits> x,
+                      ROWS y) {{
+        const int row = blockIdx.y, i = blockIdx.x * blockDim.x + threadIdx.x;
+        if (i < y.size(1)) {{ {body} }}
+    }}
+    void run(torch::Tensor x, torch::Tensor y, int rows) {{
+        const dim3 grid((y.size(1) + 255) / 256, rows);
+        k<<<grid, 256>>>(
+            x.packed_accessor32<float, 3, torch::RestrictPtrTraits>(),
+            y.packed_accessor32<float, 2, torch::RestrictPtrTraits>());
+    }}"""
+    task, source = drafted(code)
+    assert reads in source and "int y_size1" in source and "y_size0" not in source
+    assert '"y", role = "out", dtype = "float32", shape = ["rows", "y_size1"] },\n' in task, task
+    compiles(nvrtc, source)
