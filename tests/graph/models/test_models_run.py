@@ -78,7 +78,7 @@ def test_a_cap_ends_the_calls_and_a_silent_server_does_not_outlast_the_limit(ser
     assert result.valid and len(server.requests) == 4 and result.summary["models"]["failures"].keys() == {"capped"}
     server.next(*[HANG] * 9)
     started = time.monotonic()
-    result = tune(LIBRARY, run_dir=tmp_path / "silent", time_limit=4.0, **live)
+    result = tune(LIBRARY, run_dir=tmp_path / "silent", time_limit=2.0, **live)
     assert time.monotonic() - started < 40 and len(server.requests) == 4 + 1
     assert result.summary["models"]["failures"]["out_of_time"] >= 1
     assert any("The model gives no plan for round 1 (No answer had come" in note for note in result.summary["notes"])
