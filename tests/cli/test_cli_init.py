@@ -89,22 +89,6 @@ def test_a_full_disk_leaves_nothing(here: Any, tmp_path: Path, monkeypatch: pyte
     assert left == (["saxpy", "saxpy.cu"] if there else ["saxpy.cu"])
 
 
-def test_a_file_for_nvcc_becomes_a_task_that_is_right(here: Any, tmp_path: Path) -> None:
-    pytest.importorskip("cuda.bindings")
-    head = "\ufeff#include <cstdint>\n#include <vector>\ntemplate <typename T>\n"
-    kernel = SOURCE.replace("int n", "int n, int64_t b = 3").replace("float*", "T*").replace("y[i];", "b;")
-    tail = "template __global__ void saxpy<float>(float, const float*, float*, int, int64_t);\nint main() {}\n"
-    (tmp_path / "saxpy.cu").write_text(head + kernel + tail, encoding="utf-8")
-    assert here("init", "saxpy.cu", cwd=tmp_path).returncode == 0
-    source = (tmp_path / "saxpy" / "baseline.cu").read_text()
-    assert "main" not in source and "<vector>" not in source and "#include <cuda/std/cstdint>" in source
-    fill_in(tmp_path / "saxpy")
-    (tmp_path / "saxpy" / "reference.py").write_text("def saxpy(a, in_, n, b):\n    return {'y': a * in_ + b}\n")
-    checked = here("check", "saxpy", "--target", "sm_90", cwd=tmp_path)
-    assert checked.returncode == 0, checked.stderr
-    assert "baseline: its signature is that of the arguments" in checked.stdout
-
-
 KERNEL = """extern "C" __global__ void run(const float* x, float* y, int n) {
     __shared__ float unused[64];
     unused[threadIdx.x % 64] = 0;

@@ -257,7 +257,8 @@ def test_an_ablation_compares_templates_by_authors_who_saw_the_kit_with_those_by
     device = DeviceInfo("cuda", 0, "a test's GPU", resolve_target("h200"))
     monkeypatch.setattr("tunesmith.graph.roles.planner.examine", lambda *_: None)
     monkeypatch.setattr("tunesmith.graph.setup.inventory_for", lambda backend: Inventory((device,), ()))
-    arms, folder, task = ["template", "template-without-kit"], tmp_path / "arms", SCALE_ADD.parents[2] / "raw" / "histogram"
+    arms, folder = ["template", "template-without-kit"], tmp_path / "arms"
+    task = SCALE_ADD.parents[2] / "raw" / "histogram"  # whose data are small
     live: dict[str, Any] = {"model": "tester", "base_url": server.base_url, "backend": "cuda", "repairs": 0}
     found, _ = ablate(task, folder=folder, arms=arms, repeats=1, calls=2, **live)
     assert [one.arm for one in found] == arms

@@ -225,6 +225,8 @@ class TestSlice:
 
     def test_what_it_uses_stays_in_order(self, nvrtc: Any) -> None:
         code = """#include <cooperative_groups.h>
+        #include <cstdint>
+        #include <vector>
         namespace cg = cooperative_groups;
         #define DEVICE __device__ __forceinline__
         #define TWICE(v) ((v) * FACTOR)
@@ -239,7 +241,9 @@ class TestSlice:
         constexpr int half_of(int v) { return v / 2; }
         """
         body = "same(TWICE(x[i]) * SCALE + Pair{1, 2}.sum() + table[half_of(LEFT)]); cg::sync(cg::this_thread_block())"
-        assert compiles(nvrtc, code + KERNEL.replace("BODY", body))
+        code += KERNEL.replace("BODY", body).replace("int n", "int64_t n")
+        assert compiles(nvrtc, code)
+        assert "#include <cuda/std/cstdint>" in baseline(code) and "<vector>" not in baseline(code)
 
     @pytest.mark.parametrize(
         "code",
@@ -403,6 +407,7 @@ class TestTemplates:
     def test_a_template_becomes_a_kernel_over_a_type_of_the_task(self, tmp_path: Path, nvrtc: Any) -> None:
         code = "template <typename T> __device__ T twice(T x) { return x + x; }\ntemplate <typename T>\n"
         code += KERNEL.replace("const float* x, float* y", "const T* x, T* y, T a").replace("BODY", "twice(x[i]) * a")
+        code += "template __global__ void k<float>(const float*, float*, float, int);\n"
         task = read_task(written(code, tmp_path))
         assert {one.name: one.dtype for one in task.arguments} == {"x": "T_", "y": "T_", "a": "T_", "n": "int32"}
         for dtype in ("float32", "float16"):
