@@ -294,6 +294,8 @@ def test_a_cluster_has_a_token_also_in_a_program_that_imported_ray_before(enviro
     begin = "import os\nfrom tunesmith.actors.ray_cluster import cluster\n"
     told = 'print(os.environ.get("RAY_AUTH_MODE"))'
     # In other programs Ray reads it as it is imported: whole runs start a cluster with it.
-    for code in (f"import ray\n{begin}with cluster(): {told}", f"{begin}{told}"):
-        done = subprocess.run([sys.executable, "-c", code], env=own, capture_output=True, text=True, timeout=120)
-        assert done.stdout.split() == ["token"], done.stderr[-2000:]
+    codes = (f"import ray\n{begin}with cluster(): {told}", f"{begin}{told}")
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    for process in [subprocess.Popen([sys.executable, "-c", code], env=own, **pipes) for code in codes]:
+        out, err = process.communicate(timeout=120)
+        assert out.split() == ["token"], err[-2000:]

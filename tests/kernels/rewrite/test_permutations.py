@@ -91,9 +91,9 @@ def require_tiles(task: Task, points: tuple[Config, ...]) -> None:
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_every_tile_compiles(name: str, nvrtc: Any) -> None:
+def test_the_least_and_the_largest_tile_compile(name: str, nvrtc: Any) -> None:
     template = template_of(KERNELS[name])
-    for point in POINTS:
+    for point in (POINTS[0], POINTS[-1]):
         made = nvrtc.compile(specialise(template, template.default_config | point, {}))
         assert isinstance(made, Artifact), (point, made)
 

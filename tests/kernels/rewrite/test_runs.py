@@ -60,7 +60,9 @@ def test_every_part_compiles_and_fits(name: str, nvrtc: Any) -> None:
     task = cumsum() if name == "cumsum" else KERNELS[name]
     template, workload = template_of(task), task.workloads[0]
     space = feasible(template, [workload], H200)
-    fitting = [one for one in ({**template.default_config, **point} for point in POINTS) if space.reject(one) is None]
+    # The first differs from the others in nothing but a number.
+    configs = [{**template.default_config, **point} for point in POINTS[1:]]
+    fitting = [one for one in configs if space.reject(one) is None]
     assert fitting
     for config in fitting:
         artifact = nvrtc.compile(specialise(template, config, workload.types))
