@@ -18,6 +18,7 @@ from tunesmith.kernels.reader.syntax import Syntax
 from tunesmith.kernels.spec.task import TaskError
 from tunesmith.kernels.spec.taskfile import read_task
 
+SOURCES = Path(__file__).with_name("sources")
 KERNEL = """__global__ void k(const float* x, float* y, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n) y[i] = BODY;
@@ -342,22 +343,7 @@ class TestVectors:
 
 
 class TestPrimitives:
-    CODE = """#include <cub/cub.cuh>
-    template <int B> __global__ void k(const float* x, float* y, int n) {
-        typedef cub::BlockLoad<float, B, 4> Load;
-        typedef cub::BlockReduce<float, B> Reduce;
-        __shared__ union { typename Load::TempStorage load; typename Reduce::TempStorage reduce; } place;
-        float of[4], most = -std::numeric_limits<float>::max();
-        for (int i = 0; i < n; i += 4 * B) {
-            Load(place.load).Load(x + blockIdx.x * n + i, of, n - i, most);
-            for (int j = 0; j < 4; ++j) most = fmaxf(most, of[j]);
-            __syncthreads();
-        }
-        most = Reduce(place.reduce).Reduce(most, cub::Max());
-        if (threadIdx.x == 0) y[blockIdx.x] = most;
-    }
-    void run(const float* x, float* y, int rows, int n) { k<128> << <rows, 128>> > (x, y, n); }
-    """
+    CODE = (SOURCES / "block_maximum.cu").read_text()
 
     def test_a_kernel_with_primitives_of_a_block_is_read_and_compiles(self, nvrtc: Any) -> None:
         assert 'role = "in", dtype = "float32", shape = ["rows", "n"]' in line(self.CODE, "x", "k")
