@@ -144,21 +144,7 @@ def test_what_is_wrong_is_one_sentence(here: Any, folder: Path, file: str, old: 
         assert wanted in here("prompts", ".", "--target", "sm_90", cwd=folder).stderr
 
 
-VARIABLE = {"type": "var"}
-DEFINITION: dict[str, Any] = {
-    "name": "scaled-rows.v1",
-    "op_type": "other",
-    "description": 'Rows times a "scale" of their group.',
-    "axes": {"rows": VARIABLE, "ends": VARIABLE, "width": {"type": "const", "value": 64}, "groups": VARIABLE},
-    "constraints": ["ends == groups + 1", "rows >= groups", "ends <= rows + width", "ends == starts[-1].item()"],
-    "inputs": {
-        "x": {"shape": ["rows", "width"], "dtype": "float16"},
-        "starts": {"shape": ["ends"], "dtype": "int32"},
-        "scale": {"shape": None, "dtype": "float32"},
-    },
-    "outputs": {"y": {"shape": ["rows", "width"], "dtype": "bfloat16"}},
-    "reference": "def run(x, starts, scale):\n    return x * scale + len(starts)",
-}
+DEFINITION = json.loads((Path(__file__).resolve().parents[1] / "data" / "flashinfer" / "scaled.json").read_text())
 
 
 def workload(rows: int, groups: int, scale: float = 0.5) -> dict[str, Any]:

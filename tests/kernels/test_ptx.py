@@ -208,13 +208,7 @@ def test_instructions_are_counted_by_kind_width_and_line(nvrtc: Any) -> None:
     assert hottest == f"5: {instructions} in 2 loops: sum += sinf(x[i]) / x[j];"
 
 
-CSV = """==PROF== Connected to process 77 (/usr/bin/python3.11)
-==PROF== Profiling "rope" - 0: 0%....50%....100% - 3 passes
-==PROF== Disconnected from process 77
-"ID","Kernel Name","dram__bytes_read.sum","dram__throughput.avg.pct_of_peak_sustained_elapsed","lts__t_sector_hit_rate.pct"
-"","","byte","%","%"
-"0","rope","33,554,432","87.25","n/a"
-"""  # noqa: E501
+CSV = (SOURCES / "counters.csv").read_text()
 
 
 def events_of_rope() -> Any:
