@@ -393,12 +393,9 @@ def test_it_means_what_python_means(text: str, point: dict[str, Any]) -> None:
 HOSTILE = [
     ("a.__class__", "column 1: `a.__class__` is not part"),
     ("1 + (lambda: 1)", "column 6: `lambda: 1` is not part"),
-    ("__import__('os').system('true')", "column 1: "),
-    ("a[0]", "column 1: `a[0]` is not part"),
     ("a or None", "column 6: `None` is not part"),
     ("min(*a, 1)", "column 5: `*a` is not part"),
     ("a = 1", "column "),
-    ("(1,) * 1000000000", "column 1: "),
     ("1 in n", "column 6: `in` is followed by a list"),
     ("1 # and so on", "column 3: the character '#' has no place"),
     ("max(a)", "column 1: max(): missing a required argument"),
