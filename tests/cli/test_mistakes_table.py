@@ -167,6 +167,7 @@ ANSWERS = (
     # Old comments are Latin-1.
     (INIT, in_bytes("k.cu", b"// caf\xe9"), 2, "there is no kernel"),
     ((*INIT[:3], "{task}"), written("k.cu", PLAIN_CUDA), 2, "is not empty; name a new or an empty"),
+    (("init", "{task}/baseline.cl", "--entry", "other"), nothing, 2, "baseline.cl: there is no kernel 'other'; choose"),
     (("init", "{task}/t1.json"), written("t1.json", '{"General": 1}'), 2, "the key KernelSpecification is missing"),
     # A run's files.
     (("resume", "{run}"), written("summary.json", '{"ra'), 0, "the run had ended"),
