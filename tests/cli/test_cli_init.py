@@ -26,7 +26,7 @@ SOURCE = """__global__ void saxpy(float a, const float* in, float* y, int n) {
 
 def fill_in(folder: Path) -> None:
     for file in folder.glob("[tr]*"):
-        file.write_text("\n".join(line.split("  # FILL:")[0] for line in file.read_text().splitlines()))
+        file.write_text("\n".join(line.split(f"  {MARK}")[0] for line in file.read_text().splitlines()))
 
 
 def test_from_a_source_and_its_headers_to_a_space_or_the_reasons_why_not(here: Any, tmp_path: Path) -> None:
@@ -167,9 +167,7 @@ def drafted(folder: Path, workloads: list[dict[str, Any]], **changed: Any) -> tu
 
 
 def filled(task: Path) -> Task:
-    for name in ("task.toml", "reference.py"):
-        text = (task / name).read_text()
-        (task / name).write_text("\n".join(line.split(f"  {MARK}")[0] for line in text.splitlines()))
+    fill_in(task)
     return read_task(task / "task.toml")
 
 
