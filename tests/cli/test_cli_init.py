@@ -26,7 +26,7 @@ SOURCE = """__global__ void saxpy(float a, const float* in, float* y, int n) {
 
 def fill_in(folder: Path) -> None:
     for file in folder.glob("[tr]*"):
-        file.write_text("\n".join(line.split("  # FILL:")[0] for line in file.read_text().splitlines()))
+        file.write_text("\n".join(line.split(f"  {MARK}")[0] for line in file.read_text().splitlines()))
 
 
 def test_from_a_source_and_its_headers_to_a_space_or_the_reasons_why_not(here: Any, tmp_path: Path) -> None:
@@ -89,22 +89,6 @@ def test_a_full_disk_leaves_nothing(here: Any, tmp_path: Path, monkeypatch: pyte
     assert left == (["saxpy", "saxpy.cu"] if there else ["saxpy.cu"])
 
 
-def test_a_file_for_nvcc_becomes_a_task_that_is_right(here: Any, tmp_path: Path) -> None:
-    pytest.importorskip("cuda.bindings")
-    head = "\ufeff#include <cstdint>\n#include <vector>\ntemplate <typename T>\n"
-    kernel = SOURCE.replace("int n", "int n, int64_t b = 3").replace("float*", "T*").replace("y[i];", "b;")
-    tail = "template __global__ void saxpy<float>(float, const float*, float*, int, int64_t);\nint main() {}\n"
-    (tmp_path / "saxpy.cu").write_text(head + kernel + tail, encoding="utf-8")
-    assert here("init", "saxpy.cu", cwd=tmp_path).returncode == 0
-    source = (tmp_path / "saxpy" / "baseline.cu").read_text()
-    assert "main" not in source and "<vector>" not in source and "#include <cuda/std/cstdint>" in source
-    fill_in(tmp_path / "saxpy")
-    (tmp_path / "saxpy" / "reference.py").write_text("def saxpy(a, in_, n, b):\n    return {'y': a * in_ + b}\n")
-    checked = here("check", "saxpy", "--target", "sm_90", cwd=tmp_path)
-    assert checked.returncode == 0, checked.stderr
-    assert "baseline: its signature is that of the arguments" in checked.stdout
-
-
 KERNEL = """extern "C" __global__ void run(const float* x, float* y, int n) {
     __shared__ float unused[64];
     unused[threadIdx.x % 64] = 0;
@@ -160,21 +144,7 @@ def test_what_is_wrong_is_one_sentence(here: Any, folder: Path, file: str, old: 
         assert wanted in here("prompts", ".", "--target", "sm_90", cwd=folder).stderr
 
 
-VARIABLE = {"type": "var"}
-DEFINITION: dict[str, Any] = {
-    "name": "scaled-rows.v1",
-    "op_type": "other",
-    "description": 'Rows times a "scale" of their group.',
-    "axes": {"rows": VARIABLE, "ends": VARIABLE, "width": {"type": "const", "value": 64}, "groups": VARIABLE},
-    "constraints": ["ends == groups + 1", "rows >= groups", "ends <= rows + width", "ends == starts[-1].item()"],
-    "inputs": {
-        "x": {"shape": ["rows", "width"], "dtype": "float16"},
-        "starts": {"shape": ["ends"], "dtype": "int32"},
-        "scale": {"shape": None, "dtype": "float32"},
-    },
-    "outputs": {"y": {"shape": ["rows", "width"], "dtype": "bfloat16"}},
-    "reference": "def run(x, starts, scale):\n    return x * scale + len(starts)",
-}
+DEFINITION = json.loads((Path(__file__).resolve().parents[1] / "data" / "flashinfer" / "scaled.json").read_text())
 
 
 def workload(rows: int, groups: int, scale: float = 0.5) -> dict[str, Any]:
@@ -197,9 +167,7 @@ def drafted(folder: Path, workloads: list[dict[str, Any]], **changed: Any) -> tu
 
 
 def filled(task: Path) -> Task:
-    for name in ("task.toml", "reference.py"):
-        text = (task / name).read_text()
-        (task / name).write_text("\n".join(line.split(f"  {MARK}")[0] for line in text.splitlines()))
+    fill_in(task)
     return read_task(task / "task.toml")
 
 

@@ -12,7 +12,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
@@ -251,22 +251,19 @@ def test_interrupted_and_resumed(end: End, command: Any, tmp_path: Path, request
         check_resumed(tmp_path / "run", command)
 
 
-def _read(pid: int) -> tuple[bytes, list[str]]:
-    """The command line and what /proc/PID/stat has after the name: state, parent, ...; nothing where it has ended."""
-    try:
-        process = Path(f"/proc/{pid}")
-        return (process / "cmdline").read_bytes(), (process / "stat").read_text().rsplit(")", 1)[1].split()
-    except OSError:
-        return b"", []
-
-
-def _processes() -> dict[int, tuple[bytes, list[str]]]:
-    return {int(entry.name): _read(int(entry.name)) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
+def processes() -> dict[int, tuple[bytes, list[str]]]:
+    """By number: the command line, and what /proc/PID/stat has after the name, which is state, parent, ..."""
+    found = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended
+            stat = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+            found[int(entry.name)] = (entry / "cmdline").read_bytes(), stat
+    return found
 
 
 def below(pid: int) -> set[int]:
     """The processes started by `pid`, directly or not."""
-    parents = {child: int(stat[1]) for child, (_, stat) in _processes().items() if stat}
+    parents = {child: int(stat[1]) for child, (_, stat) in processes().items()}
     found, fresh = set[int](), {pid}
     while fresh:
         fresh = {child for child, parent in parents.items() if parent in fresh} - found
@@ -276,17 +273,17 @@ def below(pid: int) -> set[int]:
 
 def naming(text: str) -> set[int]:
     """Processes with `text` in their command line, whoever is their parent by now."""
-    return {pid for pid, (command, _) in _processes().items() if text.encode() in command}
+    return {pid for pid, (command, _) in processes().items() if text.encode() in command}
 
 
-def alive(pids: Iterable[int]) -> set[int]:
+def alive(pids: set[int]) -> set[int]:
     """Those that have not ended. Ray's own two agents notice the death of their node only a minute later."""
-    found = {pid: _read(pid) for pid in pids}
-    return {
-        pid
-        for pid, (command, stat) in found.items()
-        if stat and stat[0] != "Z" and b"Agent" not in command.split(b"\0")[0]
-    }
+    left = set()
+    for pid, (command, (state, *_)) in processes().items():
+        is_agent = b"Agent" in command.split(b"\0")[0]
+        if pid in pids and state != "Z" and not is_agent:
+            left.add(pid)
+    return left
 
 
 def test_a_cluster_has_a_token_also_in_a_program_that_imported_ray_before(environment: dict[str, str]) -> None:
@@ -294,6 +291,8 @@ def test_a_cluster_has_a_token_also_in_a_program_that_imported_ray_before(enviro
     begin = "import os\nfrom tunesmith.actors.ray_cluster import cluster\n"
     told = 'print(os.environ.get("RAY_AUTH_MODE"))'
     # In other programs Ray reads it as it is imported: whole runs start a cluster with it.
-    for code in (f"import ray\n{begin}with cluster(): {told}", f"{begin}{told}"):
-        done = subprocess.run([sys.executable, "-c", code], env=own, capture_output=True, text=True, timeout=120)
-        assert done.stdout.split() == ["token"], done.stderr[-2000:]
+    codes = (f"import ray\n{begin}with cluster(): {told}", f"{begin}{told}")
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    for process in [subprocess.Popen([sys.executable, "-c", code], env=own, **pipes) for code in codes]:
+        out, err = process.communicate(timeout=120)
+        assert out.split() == ["token"], err[-2000:]

@@ -34,7 +34,6 @@ BENCH = ("bench", "{task}", "--reference-deadline", "2")
 SPACE = ("space", "{task}")
 INIT = ("init", "{task}/k.cu", "--out", "{task}/new")
 REPORT = ("report", "{run}")
-RESUME = ("resume", "{run}", "--more", "1")
 CSV = ("report", "{run}", "--csv", "{task}/table.csv")
 T4 = ("--as", "t4")
 
@@ -52,10 +51,6 @@ def write(folder: Path, body: str = "return {'out': factor * x}") -> None:
 
 def nothing(task: Path, run: Path) -> None:
     """The mistake is in the command."""
-
-
-def reference(body: str) -> Change:
-    return lambda task, run: write(task, body)
 
 
 def edited(file: str, old: str, new: str) -> Change:
@@ -76,14 +71,6 @@ def full_folder(task: Path, run: Path) -> None:
     (task / "new" / "thesis.tex").touch()
 
 
-def source_edited_since(task: Path, run: Path) -> None:
-    """A source of the run's task was edited after it."""
-    shutil.rmtree(run)
-    shutil.copytree(finished(task), run)
-    with (task / "own" / "template.cl").open("a") as file:
-        file.write("// a remark\n")
-
-
 def finished(folder: Path) -> Path:
     """A run that has ended, of a task beside it, on a device that is a formula."""
     shutil.copytree(SCALE_ADD.parent, folder / "own")
@@ -92,10 +79,7 @@ def finished(folder: Path) -> Path:
 
 IN_TASK = (
     ('"ceil_div(n, 64)"', '"10**18"', "must be a whole number from 1 to 2147483647"),
-    ("atol = 1e-5", "atol = 1e300", "would accept zeros for out"),
-    ("n = 4096", "n = -16", "n = -16"),
     ('dtype = "float32"', 'dtype = "float31"', "float31"),
-    ('"reference.py:', '"missing.py:', "missing.py"),
     ('"template.toml"', '"template.cl"', "template.cl is not a template"),
     ('flops = "n"', 'flops = "n"\nrequires = ["n"]', "key requires[1]: `n` is not a condition"),
 )
@@ -105,31 +89,20 @@ IN_TEMPLATE = (
     (GRID, "10**18", "no feasible configuration"),
     (CONSTRAINT, "GROUP // (ITEMS - 1) > 1", "modulo by zero (GROUP=16, ITEMS=1)"),
     (CONSTRAINT, "GROUP < 64 && ITEMS < 4", "and `and`, `or`, `not`"),
-    (CONSTRAINT, "GRUOP <= 256", "did you mean 'GROUP'?"),
-    (ITEMS, f'{ITEMS}, {{ name = "SPARE", values = [1, 2] }}', "neither the source nor the launch uses it"),
     (ITEMS, '{ name = "ITEMS", values = [[1, 4], 16] }', "key parameters[ITEMS].values[1]: give a number"),
-    (ITEMS, '{ name = "ITEMS", values = [1, 4], default = 3 }', "ITEMS"),
     ("[launch]", 'max_registers = "32"\n\n[launch]', "key max_registers: it is for CUDA"),
     ("[launch]", "static_shared_bytes = -4\n[launch]", "static shared memory is -4"),
-)
-OF_REFERENCES = (
-    ("time.sleep(9999)", "the reference scale has not returned for 2 s"),
-    ("return {'out': y}", "NameError: name 'y' is not defined (line "),
 )
 OF_OPTIONS = (
     (("--target", "."), "No target is called '.': name one of"),
     (("--target", "mi250"), "targets are NVIDIA GPUs, such as h200, and for kernels in Triton gfx942"),
     (("--target", "gfx942"), "is not compiled for gfx942 (CDNA 3)"),
     (("--run-dir", "~nobody-here/run"), "--run-dir: the home"),
-    (("--run-dir", "{run}"), "tunesmith resume"),
     (("--run-dir", "{run}/best/new"), "the folder of a run"),
     (("--lanes", "4", "--run-dir", "{task}/new"), "--lanes: 4 is more than there can be"),
     (("--seed", "soon"), "Invalid value for '--seed': Input should be a valid integer"),
-    (("--seed", "-3"), "--seed: give a number of at least 0, not -3."),
-    (("--backend", "metal"), "opencl"),
     (("--backend", "cuda"), "no cuda sources"),
     (("--strategy", "wishing"), "random"),
-    (("--time-limit", "soon"), "10m"),
     (("--rouns", "1"), "No such option: --rouns (Possible options: --rounds, --run-dir); `tunesmith tune --help`"),
     (("--model-for", "x"), "--model-for: 'x' is not of the form ROLE=NAME."),
     (("--effort", "huge"), "'quick', 'balanced' or 'max'"),
@@ -141,10 +114,7 @@ PLAIN_CUDA = "__global__ void k(float* x) { x[threadIdx.x] = 1; }"
 ANSWERS = (
     *((SPACE, edited("task.toml", old, new), 2, named) for old, new, named in IN_TASK),
     *((SPACE, edited("template.toml", old, new), 2, named) for old, new, named in IN_TEMPLATE),
-    *((CHECK, reference(body), 2, named) for body, named in OF_REFERENCES),
     *((("tune", "{task}", *options), nothing, 2, named) for options, named in OF_OPTIONS),
-    # The same mistakes in other commands.
-    (TUNE, edited("template.toml", *IN_TEMPLATE[0][:2]), 2, "no feasible configuration"),
     (("check", "{task}"), edited("template.toml", CONSTRAINT, "GROUP * ITEMS > 100000"), 2, "has no feasible"),
     (CHECK, edited("reference.py", "import numpy", "import time\ntime.sleep(9999)\nimport numpy"), 2, "for 2 s"),
     # Sources, templates and the launch.
@@ -154,7 +124,7 @@ ANSWERS = (
     (SPACE, edited("template.toml", GRID, "n / (GROUP * ITEMS)"), 0, "On the held-out workload 1001: none of them is"),
     (SPACE, edited("task.toml", 'templates = ["template.toml"]', ""), 0, "there is no loop to unroll whose length"),
     (SPACE, edited("baseline.cl", "factor * x[i]", "factor * z[i]"), 2, "baseline:1:"),
-    *((CHECK, written(f, ""), 2, f"{f} is empty") for f in ("template.cl", "baseline.cl", "reference.py", "task.toml")),
+    *((CHECK, written(f, ""), 2, f"{f} is empty") for f in ("template.cl", "task.toml")),
     (CHECK, edited("template.toml", 'block = ["GROUP"]', 'block = ["GROUP"]\nshared_bytes = "64"'), 2, "the last"),
     (CHECK, edited("template.cl", "int n)", "int n, __local float* scratch)"), 2, "give its bytes as `shared_bytes`"),
     (TUNE, edited("template.cl", "float factor, int n", "int n, float factor"), 2, "bring both into one order"),
@@ -167,7 +137,6 @@ ANSWERS = (
         )
     ),
     (MINE, written("mine.cl", HEAD + '{ printf("%d", n); }\n'), 1, "rejected: "),
-    ((*MINE, "--json"), written("mine.cl", "int x;\0"), 1, '"forbidden_source"'),
     ((*MINE, "--json"), written("mine.cl", " " * 5_000_000), 1, '"source_too_large"'),
     *(((*CHECK, "--config", text), nothing, 2, "--config") for text in ('{{"X": 1}}', "[1]", "no json")),
     ((*CHECK, "--target", "sm_90"), nothing, 2, "has no cuda sources; it has opencl"),
@@ -187,7 +156,6 @@ ANSWERS = (
         for option, value in (("--model-for", "\n"), ("--model-option", "a\rb"), ("--time-limit", "1\n2"))
     ),
     (("simulate", "{task}/half.json"), written("half.json", HALF_A_CHARACTER), 2, r"'\ud800'"),
-    (("tune", "-h"), nothing, 0, "Usage: tunesmith tune"),
     (("space", "GEMM"), nothing, 2, "There is no task 'GEMM': did you mean gemm?"),
     ((*SPACE, "--workload", "7x7"), nothing, 2, "4096"),
     (("space", "gemm", "--target", "h200", "--backend", "opencl"), nothing, 2, "the target h200 is for cuda"),
@@ -196,10 +164,8 @@ ANSWERS = (
     (("tune", "{task}/baseline.cl"), nothing, 2, "is not a task: give the task"),
     (("tune", "{task}", "--settings", "{task}/own.toml"), written("own.toml", "evaluation = 3\n"), 2, "'evaluations'?"),
     (("init", "{task}/reference.py"), nothing, 2, "there is no kernel, a function decorated with @triton.jit"),
-    (INIT, in_bytes("k.cu", "__global__".encode("utf-16")), 2, "k.cu is not UTF-8 text: save it as"),
     # Old comments are Latin-1.
     (INIT, in_bytes("k.cu", b"// caf\xe9"), 2, "there is no kernel"),
-    (("init", "{task}/t1.json"), written("t1.json", "[1]"), 2, "a value has another type than the format"),
     ((*INIT[:3], "{task}"), written("k.cu", PLAIN_CUDA), 2, "is not empty; name a new or an empty"),
     (("init", "{task}/baseline.cl", "--entry", "other"), nothing, 2, "baseline.cl: there is no kernel 'other'; choose"),
     (("init", "{task}/t1.json"), written("t1.json", '{"General": 1}'), 2, "the key KernelSpecification is missing"),
@@ -215,7 +181,6 @@ ANSWERS = (
     (("report", "{run}", "--force"), nothing, 2, "it goes with --csv"),
     (("report", "{run}/.."), nothing, 2, "/run?"),
     (("report", "{run}/none"), nothing, 2, "none is not the folder of a run: it does not exist; did you mean"),
-    (RESUME, source_edited_since, 2, "--as-recorded"),
     # Files that are named for output, and belong to others.
     (TUNE, full_folder, 2, "is not empty; name a new or an empty folder"),
     (("report", "{run}", "--csv", "{run}/journal.sqlite"), nothing, 2, "the folder of a run"),
@@ -269,9 +234,7 @@ def test_a_mistake_has_its_sentence_and_its_exit_code(
     assert done.returncode == code and named in " ".join((out + err).split()), err
     assert "Traceback" not in err and "bug in Tunesmith" not in err
     if code == 2:
-        # A run that is resumed may have got entries before it came to the mistake.
-        lost = [path for path, data in before.items() if path.read_bytes() != data]
-        assert [path for path in lost if asked[0] != "resume" or path.name != "journal.sqlite"] == []
+        assert all(path.read_bytes() == data for path, data in before.items())
         assert out == "" and err.strip().splitlines()[-1].startswith("tunesmith: ") and err.strip().endswith((".", "?"))
         # What is only found by measuring is found by a run that has begun.
         assert not (task / "new").exists() or change is full_folder or slow

@@ -21,17 +21,11 @@ CALLS = 6
 class Capped(Scripted):
     """No more than CALLS paid answers, as a cap on calls does it."""
 
-    def ask_all(self, calls: Any) -> Any:
-        script = self.script
-
+    def __init__(self, script: Script, ledger: Path) -> None:
         def bounded(call: ModelCall) -> Any:
             return script(call) if len(self.paid) < CALLS else ModelFailed("capped", "the cap on calls is reached")
 
-        self.script = bounded
-        try:
-            return super().ask_all(calls)
-        finally:
-            self.script = script
+        super().__init__(bounded, ledger)
 
 
 def script(call: ModelCall) -> Any:

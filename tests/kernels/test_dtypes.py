@@ -218,29 +218,12 @@ def test_every_pattern_of_bits_has_the_value_and_a_scalar_the_bytes_that_ml_dtyp
 
 
 @pytest.mark.parametrize("name", FP8)
-def test_8_bit_floats_are_clamped_as_cuda_does_and_judged(name: str, tmp_path: Path, opened: Any) -> None:
+def test_8_bit_floats_are_clamped_as_cuda_does(name: str) -> None:
     dtype = DTYPES[name]
     values, top = np.array([1e6, -1e6, math.inf, -math.inf, math.nan, 1.0], np.float32), dtype.largest
     stored = dtype.from_float(values).astype(np.float64)
     np.testing.assert_array_equal(stored, [top, -top, top, -top, math.nan, 1.0])
     np.testing.assert_array_equal(dtype.limited(np, values.astype(np.float64), dtype.rtol), stored)
-    # All but the launch, on the device at hand: inputs, poison, results and the verdict on them.
-    task, dtype = doubled(tmp_path, name), DTYPES[name]
-    data = WorkloadData(opened, task, task.workloads[0], seed=1, max_bytes=1 << 26)
-    (out,) = (place for place in data.places if place.argument.name == "out")
-    found = measure_set(data, 0)
-    assert isinstance(found, WrongResult) and found.reason == "unwritten"
-    results = data.expected_of(0)["out"]
-    expected = results if opened.xp is np else results.get()
-    assert np.abs(expected).max() <= dtype.largest
-    assert (np.abs(expected) == dtype.largest).any() == (name == "float8_e4m3"), "the scale is made for its range"
-    data.device.write(data.view(out, 0), dtype.from_float(expected).view(np.uint8))
-    assert isinstance(measure_set(data, 0), dict)
-    wrong = dtype.from_float(expected).view(np.uint8)
-    wrong[77] ^= 0x80
-    data.device.write(data.view(out, 0), wrong)
-    found = measure_set(data, 0)
-    assert isinstance(found, WrongResult) and "out[77]" in found.detail
 
 
 KERNEL = """

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -235,14 +236,7 @@ def test_no_launch_that_is_timed_is_on_what_has_just_run(
     assert rotation.last_set == launched[-1] and len(timed) == sum(asked)
 
 
-# One block that waits for nearly every load: four times as long from memory as from the last cache.
-CHASE = """
-extern "C" __global__ void chase(const unsigned* next, unsigned* out, int steps) {
-    unsigned at = threadIdx.x * 32;
-    for (int i = 0; i < steps; ++i) at = next[at];
-    out[threadIdx.x] = at;
-}
-"""
+CHASE = (Path(__file__).with_name("sources") / "chase.cu").read_text()
 LINES = 1 << 16
 
 

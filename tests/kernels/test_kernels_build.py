@@ -12,14 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.backends import BoundLaunch, Compiler, open_compiler
+from tunesmith.kernels.backends import Compiler, open_compiler
 from tunesmith.kernels.build.artifact import Artifact, ArtifactCache, cache_key, open_cache
 from tunesmith.kernels.build.guard import refuse_text
 from tunesmith.kernels.build.source import Specialised, literal, specialise
@@ -29,15 +28,6 @@ from tunesmith.kernels.spec.task import Geometry, Workload, geometry
 from tunesmith.kernels.spec.template import BackendName, Parameter, Template
 
 HEADS = {"cuda": 'extern "C" __global__ void k(T* out)', "opencl": "__kernel void k(__global T* out)"}
-BODY = """
-{
-    out[0] = (T)VEC;
-    out[1] = (T)FLAG;
-    out[2] = (T)(SCALE * 4);
-    out[3] = (T)MODE;
-    out[4] = (T)-OFFSET;
-}
-"""
 CONFIG = {"VEC": 8, "FLAG": True, "SCALE": 0.25, "MODE": "fast", "OFFSET": -3}
 
 
@@ -115,17 +105,6 @@ def test_every_type_compiles_and_errors_have_lines_of_the_template(compiler: tup
     assert isinstance(answer, CompileFailed)
     assert re.search(r"tiles\(4\)|tiles:4:", answer.first_error), answer.first_error
     assert "undeclared" in answer.first_error
-
-
-def test_the_device_sees_the_values(device: Any, opened: Any) -> None:
-    compiler = ("opencl", open_compiler(device.limits, device.index))
-    modes = "#define fast 7\n"
-    answer = compile_text(compiler, modes + HEADS["opencl"] + BODY, {"T": "int32"})
-    assert isinstance(answer, Artifact), answer
-    buffer = opened.allocate(512)
-    opened.launch(BoundLaunch(opened.load(answer), Geometry((1, 1, 1), (1, 1, 1)), (buffer,)))
-    opened.synchronize()
-    assert opened.read(buffer)[:20].view(np.int32).tolist() == [8, 1, 1, 7, 3]
 
 
 def test_what_decides_the_machine_code_decides_the_digest_and_the_key(nvrtc: Any) -> None:

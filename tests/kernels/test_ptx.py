@@ -22,63 +22,24 @@ from tunesmith.kernels.spec.task import Geometry
 from tunesmith.kernels.spec.taskfile import library_tasks, load_task
 from tunesmith.kernels.spec.template import Template
 
-PTX = """
-.version 8.0
-.target sm_90
-.address_size 64
+SOURCES = Path(__file__).with_name("sources")
 
-.func (.param .b32 out) helper(.param .b32 in);
-.global .align 4 .u32 table[2] = {1, 2};
-.visible .entry k(
-	.param .u64 p
-)
-.maxntid 64, 1, 1
-{
-	.reg .pred 	%p<3>;
-	.reg .b32 	%r<8>;
-	.loc	1 3 0
-	ld.param.u64 	%rd1, [p]; // a comment; with { what is none
-	.loc	1 4 5
-	setp.eq.s32 	%p1, %r1, 0;
-	@%p1 bra 	$L__BB0_2;
 
-	.loc	2 77 9, function_name $L__info_string0, inlined_at 1 5 9
-	ld.global.v2.u32 	{%r2, %r3}, [%rd1];
-	bra.uni 	$L__BB0_3;
-
-$L__BB0_2:
-	.pragma "nounroll";
-	.loc	1 7 9
-	{ mov.u32 %r4, %r5;
-	LAB_WAIT: @%p2 bra LAB_WAIT;
-	}
-	.loc	1 8 9
-	mov.u32 	%r6, %r7;
-	ts: .branchtargets $L__BB0_2, $L__BB0_3;
-
-$L__BB0_3:
-	ret;
-	mov.u32 %r1, 1;
-}
-	.file	1 "/tmp/some"
-	.file	2 "/usr/include/header.h"
-	.section	.debug_str
-	{
-$L__info_string0:
-.b8 95,90
-	}
-"""
+def text_of(name: str) -> str:
+    """A kernel beside these tests, whose messages name its lines as the file numbers them."""
+    return f'#line 1 "{name}"\n' + (SOURCES / f"{name}.cu").read_text()
 
 
 def test_blocks_are_marked_and_those_that_no_launch_entered_told() -> None:
-    text, blocks = mark_blocks(PTX, "some", "k")
+    ptx = (SOURCES / "blocks.ptx").read_text()
+    text, blocks = mark_blocks(ptx, "some", "k")
     assert blocks == ((3, 4), (5,), (7,), (7,), (8,), (8,))
     assert text.count(f"st.global.u32 [{MARKS}+") == 6 and f".global .align 4 .u32 {MARKS}[6];" in text
     # Nothing in front of a declaration, and nothing where no jump leads.
     body = text[text.index("{", text.index("maxntid")) :]
     assert body.index(".reg .b32") < body.index("st.global")
     assert f"ret;st.global.u32 [{MARKS}" not in text.replace("\n", "").replace("\t", "")
-    without, cut = PTX.replace(".address_size 64", ""), PTX[: PTX.index("ret;")]
+    without, cut = ptx.replace(".address_size 64", ""), ptx[: ptx.index("ret;")]
     for text in ("", ".version 8.0\n.address_size 64\n", without, cut):
         with pytest.raises(ValueError):
             mark_blocks(text, "some", "k")
@@ -129,37 +90,12 @@ def mark(nvrtc: Any) -> Callable[[Specialised], MarkedArtifact]:
     return marked
 
 
-BRANCHES = """#line 1 "branches"
-extern "C" __global__ void branches(float* x, int n) {
-    const int i = threadIdx.x;
-    if (n == 777) {
-        for (int at = 0; at < n; ++at) x[at] = sqrtf(x[at] + x[2 * at]);
-        __syncthreads();
-    }
-    x[i] += 1.0f;
-}
-"""
-SEVERAL = """#line 1 "several"
-typedef float (*Step)(float);
-__device__ __noinline__ float up(float x) { return sqrtf(x) + 1; }
-__device__ __noinline__ float down(float x) { return sqrtf(x) - 1; }
-__device__ __noinline__ float other(float x) { return expf(x) - 1; }
-__device__ __noinline__ float unused(float x) { return x > 0 ? expf(x) : logf(x); }
-__constant__ Step steps[2] = {up, down};
-__constant__ Step others[1] = {other};
-extern "C" __global__ void first(float* x, int n) { x[threadIdx.x] = steps[n % 2](x[threadIdx.x]); }
-extern "C" __global__ void second(float* x, int n) {
-    x[threadIdx.x] = n > 5 ? unused(x[threadIdx.x]) : others[0](x[threadIdx.x]);
-}
-"""
-
-
 @pytest.mark.parametrize(
     ("entry", "reached", "not_reached"), [("first", {2, 3, 8}, {4, 5, 10}), ("second", {4, 5, 10}, {2, 8})]
 )
 def test_blocks_that_the_entry_cannot_reach_do_not_count(entry: str, reached: Any, not_reached: Any, mark: Any) -> None:
     """By the lines of the functions."""
-    lines = {line for block in mark(Specialised("cuda", entry, SEVERAL)).blocks for line in block}
+    lines = {line for block in mark(Specialised("cuda", entry, text_of("several"))).blocks for line in block}
     assert reached <= lines and not lines & not_reached, lines
 
 
@@ -200,7 +136,7 @@ def test_lines_that_the_plain_kernel_does_not_enter_either_are_told_apart(extra:
 def test_blocks_that_ran_leave_marks(n: int, never: set[int]) -> None:
     device = probe_cuda().devices[0]
     opened = open_device(device.limits, device.index)
-    marked = open_compiler(device.limits, device.index).mark(Specialised("cuda", "branches", BRANCHES))
+    marked = open_compiler(device.limits, device.index).mark(Specialised("cuda", "branches", text_of("branches")))
     assert isinstance(marked, MarkedArtifact), marked
     kernel, marks = opened.load_marked(marked.artifact)
     buffer = opened.allocate(4 * 2048)
@@ -248,22 +184,10 @@ def test_marked_kernels_of_the_library_assemble(name: str, mark: Callable[[Speci
         assert named and all(1 <= line <= template.source.count("\n") + 1 for line in named)
 
 
-SORTS = """
-extern "C" __global__ void k(const uint4* x, float2* y, unsigned* count) {
-    __shared__ float tile[32];
-    uint4 one = x[threadIdx.x];
-    tile[threadIdx.x] = __expf(one.x);
-    __syncthreads();
-    if (one.y) atomicAdd(count, __shfl_xor_sync(~0u, one.z, 16));
-    y[threadIdx.x] = make_float2(fmaf(tile[31 - threadIdx.x], 2.0f, one.w), one.x);
-}
-"""
-
-
 def test_instructions_are_counted_by_kind_width_and_line(nvrtc: Any) -> None:
     once = {"ld.global 16 B", "st.shared 4 B", "ld.shared 4 B", "st.global 8 B", "atom.global 4 B", "bar", "shfl"}
     once |= {"branch", "fma, float", "special function or division, float", "compare or select"}
-    found = nvrtc.profile(Specialised("cuda", "k", SORTS)).sorts
+    found = nvrtc.profile(Specialised("cuda", "k", text_of("sorts"))).sorts
     assert {name for name, count in found.items() if count == 1} >= once and found["cvt"] > 1
     task = load_task("silu_and_mul")
     (template,) = task.sources("cuda").templates
@@ -275,32 +199,16 @@ def test_instructions_are_counted_by_kind_width_and_line(nvrtc: Any) -> None:
     assert nvrtc.profile(Specialised("cuda", "k", "no C++")) == Profile()
     from tunesmith.graph.prompts.facts import hot_lines
 
-    profile = nvrtc.profile(Specialised("cuda", "k", f'#line 1 "loops"\n{LOOPS}'))
+    profile = nvrtc.profile(Specialised("cuda", "k", text_of("loops")))
     first, instructions, deepest = profile.lines[0]
-    assert (first, deepest) == (6, 2) and instructions > 10
-    assert [depth for line, _, depth in profile.lines if line == 7] == [1]
-    assert all(depth == 0 for line, _, depth in profile.lines if line == 9)
-    assert hot_lines(LOOPS, profile)[0] == f"6: {instructions} in 2 loops: sum += sinf(x[i]) / x[j];"
+    assert (first, deepest) == (5, 2) and instructions > 10
+    assert [depth for line, _, depth in profile.lines if line == 6] == [1]
+    assert all(depth == 0 for line, _, depth in profile.lines if line == 8)
+    hottest, *_ = hot_lines((SOURCES / "loops.cu").read_text(), profile)
+    assert hottest == f"5: {instructions} in 2 loops: sum += sinf(x[i]) / x[j];"
 
 
-LOOPS = """
-extern "C" __global__ void k(const float* x, float* y, int n) {
-    float sum = 0.0f;
-    for (int i = threadIdx.x; i < n; i += 32) {
-        for (int j = 0; j < i; ++j)
-            sum += sinf(x[i]) / x[j];
-        sum += x[i];
-    }
-    y[threadIdx.x] = sum;
-}
-"""
-CSV = """==PROF== Connected to process 77 (/usr/bin/python3.11)
-==PROF== Profiling "rope" - 0: 0%....50%....100% - 3 passes
-==PROF== Disconnected from process 77
-"ID","Kernel Name","dram__bytes_read.sum","dram__throughput.avg.pct_of_peak_sustained_elapsed","lts__t_sector_hit_rate.pct"
-"","","byte","%","%"
-"0","rope","33,554,432","87.25","n/a"
-"""  # noqa: E501
+CSV = (SOURCES / "counters.csv").read_text()
 
 
 def events_of_rope() -> Any:
@@ -334,32 +242,8 @@ def test_every_header_that_a_source_may_include_compiles(nvrtc: Any) -> None:
     assert isinstance(nvrtc.compile(source), Artifact)
 
 
-PARTS = r"""
-#define ASM(text) asm volatile(text ::: "memory")
-__device__ __forceinline__ void copy(float* to, const float* from) {
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], 16;"
-                 :: "l"(to), "r"((unsigned)__cvta_generic_to_shared(from)) : "memory");
-}
-__device__ __forceinline__ void commit() { ASM("cp.async.bulk.commit_group;"); }
-__device__ __forceinline__ void wait() { ASM("cp.async.bulk.wait_group.read 0;"); }
-__device__ __forceinline__ void wait_but_one() { ASM("cp.async.bulk.wait_group.read 1;"); }
-__device__ __noinline__ void finish(float* to) { to[9] = 1; commit(); wait(); }
-__device__ __noinline__ void copy_all(float* to, const float* from, int n) {
-    for (int i = 0; i < n; ++i) copy(to + 4 * i, from);
-    commit();
-}
-extern "C" __global__ void k(float* out, int n) {
-    __shared__ __align__(16) float kept[64];
-    kept[threadIdx.x] = n;
-    __syncthreads();
-    const bool first = threadIdx.x == 0;
-    BODY
-}
-"""
-
-
 def source(body: str) -> Specialised:
-    return Specialised("cuda", "k", PARTS.replace("BODY", body))
+    return Specialised("cuda", "k", text_of("copies").replace("BODY", body))
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,8 @@ from tunesmith.kernels.launch.contents import PLAIN, Contents
 from tunesmith.kernels.outcome import WrongResult
 from tunesmith.kernels.spec.taskfile import load_task
 
+SOURCES = Path(__file__).with_name("sources")
+
 
 def test_all_own_workloads_and_made_up_ones_of_all_kinds_and_types() -> None:
     task = load_task("softmax")
@@ -135,21 +137,8 @@ def test_the_process_that_a_tool_watches_makes_its_launches_and_ends(tmp_path: P
     assert (tmp_path / "done").read_text() == ""
 
 
-RACE = """
-Read-write data race at local memory address 0x1000000000004
-\tKernel: k
-\t
-\tFirst entity:  Global(1,0,0) Local(1,0,0) Group(0,0,0)
-\t  {first}
-\tAt line 69 (column 36) of candidate:
-\t  (source not available)
-\t
-\tSecond entity: Global(0,0,0) Local(0,0,0) Group(0,0,0)
-\t  %29 = load float, float addrspace(3)* %arrayidx25, align 4, !dbg !108
-\tAt line 68 (column 39) of candidate:
-\t  (source not available)
-\t
-"""
+RACE = (SOURCES / "race.txt").read_text()
+"""A report of Oclgrind; {first}: the instruction of the first entity."""
 STORE = "store float %add28, float addrspace(3)* %arrayidx27, align 4, !dbg !111"
 SWAP = "%c = call spir_func i32 @_Z14atomic_cmpxchgPU3AS3Vjjj(i32 addrspace(3)* noundef @k.total, i32 noundef %21)"
 INDEX = "\nIndex (8) exceeds static array size (4)\n\tKernel: k\n\tAt line 1 (column 11) of candidate:\n"
@@ -169,18 +158,7 @@ def test_reports_are_clauses_and_a_missing_oclgrind_is_said(device: Any, monkeyp
     assert str(found).startswith("oclgrind was not run: it is not installed here")
 
 
-ROW = """kernel void softmax(global const float* input, global float* out, int n, int d) {
-    local float sums[64];
-    const int me = get_local_id(0), row = get_group_id(0);
-    float sum = 0.0f;
-    for (int col = me; col < d; col += 64) sum += exp(input[row * d + col]);
-    sums[me] = sum;
-    barrier(CLK_LOCAL_MEM_FENCE);
-    if (me == 0) for (int i = 1; i < 64; ++i) sums[0] += sums[i];
-    barrier(CLK_LOCAL_MEM_FENCE);
-    for (int col = me; col < d; col += 64) out[row * d + col] = exp(input[row * d + col]) / sums[0];
-}
-"""
+ROW = (SOURCES / "softmax_row.cl").read_text()
 BARRIER = "    barrier(CLK_LOCAL_MEM_FENCE);\n"
 
 

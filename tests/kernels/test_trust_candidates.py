@@ -365,20 +365,7 @@ def test_each_way_of_changing_inputs_is_another(change: str) -> None:
     assert {"all": differs.mean() > 0.9, "rows": 0.4 < rows < 0.95, "few": 0 < differs.sum() < 4}[change]
 
 
-SOURCE = """// for (;;) in a comment
-#define STEP 64
-#define TWICE(x) ((x) + (x))
-#if STEP > 8
-#endif
-__kernel void total(__global const float* in, __global float* out, int n, int d) {
-    __local float partial[STEP];
-    float sum = 0.5f;
-    for (int i = 0; i < d; ++i) sum += TWICE(load(in + row * d + i));
-    barrier(CLK_LOCAL_MEM_FENCE);
-    if (row >= n) return;
-    out[row] = fmax(sum, partial[row & 0xff]);
-}
-"""
+SOURCE = (Path(__file__).with_name("sources") / "total.cl").read_text()
 
 
 def edited_lines(operator: str) -> set[str]:

@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -72,12 +73,16 @@ def test_a_program_that_gives_no_answer(open_run: Any, program: Any, text: str, 
 
 
 def test_children_of_a_program_end_with_it(open_run: Any, program: Callable[[str], str], tmp_path: Path) -> None:
-    late = tmp_path / "late"
-    child = f"import time, pathlib; time.sleep(2); pathlib.Path({str(late)!r}).touch()"
-    text = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {child!r}]); time.sleep(100)"
+    begun = f"open({str(tmp_path / 'begun')!r}, 'w').write(str(child.pid))"
+    child = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])"
+    text = f"import subprocess, sys, time; child = {child}; {begun}; time.sleep(100)"
     assert open_run(model=program(text), model_timeout=1).failure().kind == "timeout"
-    time.sleep(2.5)
-    assert not late.exists()
+    process, deadline = Path("/proc", (tmp_path / "begun").read_text()), time.monotonic() + 30
+    # One that has ended and is not collected has no command line any more.
+    with suppress(OSError):
+        while (process / "cmdline").read_bytes():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
 
 
 def test_a_program_may_play_one_role_and_a_server_the_others(live: Any, server: FakeOpenAI, program: Any) -> None:

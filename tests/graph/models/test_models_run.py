@@ -78,7 +78,7 @@ def test_a_cap_ends_the_calls_and_a_silent_server_does_not_outlast_the_limit(ser
     assert result.valid and len(server.requests) == 4 and result.summary["models"]["failures"].keys() == {"capped"}
     server.next(*[HANG] * 9)
     started = time.monotonic()
-    result = tune(LIBRARY, run_dir=tmp_path / "silent", time_limit=4.0, **live)
+    result = tune(LIBRARY, run_dir=tmp_path / "silent", time_limit=2.0, **live)
     assert time.monotonic() - started < 40 and len(server.requests) == 4 + 1
     assert result.summary["models"]["failures"]["out_of_time"] >= 1
     assert any("The model gives no plan for round 1 (No answer had come" in note for note in result.summary["notes"])
@@ -257,7 +257,8 @@ def test_an_ablation_compares_templates_by_authors_who_saw_the_kit_with_those_by
     device = DeviceInfo("cuda", 0, "a test's GPU", resolve_target("h200"))
     monkeypatch.setattr("tunesmith.graph.roles.planner.examine", lambda *_: None)
     monkeypatch.setattr("tunesmith.graph.setup.inventory_for", lambda backend: Inventory((device,), ()))
-    arms, folder, task = ["template", "template-without-kit"], tmp_path / "arms", SCALE_ADD.parents[2] / "raw" / "gemv"
+    arms, folder = ["template", "template-without-kit"], tmp_path / "arms"
+    task = SCALE_ADD.parents[2] / "raw" / "histogram"  # whose data are small
     live: dict[str, Any] = {"model": "tester", "base_url": server.base_url, "backend": "cuda", "repairs": 0}
     found, _ = ablate(task, folder=folder, arms=arms, repeats=1, calls=2, **live)
     assert [one.arm for one in found] == arms

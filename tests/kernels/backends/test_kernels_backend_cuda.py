@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from contract import SOURCES, CompilerContract, DeviceContract, compiled
+from contract import FILES, SOURCES, CompilerContract, DeviceContract, compiled
 
 from tunesmith.hw.probe import probe_cuda
 from tunesmith.kernels.backends import (
@@ -30,22 +30,7 @@ from tunesmith.kernels.spec.task import Geometry
 
 driver = pytest.importorskip("cuda.bindings.driver")
 
-# More live values than the compiler may keep in registers.
-HUNGRY = """
-extern "C" __global__ void hungry(float* p, int n) {
-    float v[100];
-    #pragma unroll
-    for (int i = 0; i < 100; ++i) v[i] = p[i * 1024 + threadIdx.x];
-    for (int k = 0; k < n; ++k) {
-        #pragma unroll
-        for (int i = 0; i < 100; ++i) v[i] = v[i] * v[(i + 7) % 100] + p[k];
-    }
-    float sum = 0;
-    #pragma unroll
-    for (int i = 0; i < 100; ++i) sum += v[i];
-    p[threadIdx.x] = sum;
-}
-"""
+HUNGRY = (FILES / "hungry.cu").read_text()
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,10 @@ from tunesmith.kernels.reader.draft import draft
 INDEX = "const I i = blockIdx.x * blockDim.x + threadIdx.x;"
 
 
+def text_of(name: str) -> str:
+    return (Path(__file__).with_name("sources") / f"{name}.cu").read_text()
+
+
 def drafted(code: str, entry: str = "k", where: str = "my.cu") -> tuple[str, str]:
     """The task and the source."""
     files = draft(code, entry, where)[1]
@@ -57,32 +61,9 @@ def test_a_file_that_another_one_includes_is_read_with_it(tmp_path: Path) -> Non
     assert 'role = "out", dtype = "int32", shape = ["64", "2"]' in drafted(code, where=str(tmp_path / "k.cu"))[0]
 
 
-KNOWN = {
-    "classes and functions of a template": """namespace own { namespace { struct Four { static const int count = 4; };
-    __device__ int one(int v) { return v; } typedef int (*F)(int);
-    template <class P, F f = one> __global__ void k(int* y) { y[threadIdx.x] = f(P::count); } } }
-    void host(int* y) { own::k<own::Four><<<1, 64>>>(y); }""",
-    "values of an enumeration, as the source launches them": f"""enum Way {{ ONCE, TWICE }};
-    template <Way W> __global__ void k(const float* x, float* y, int n) {{
-        typedef int I; {INDEX} if (i < n) y[i] = W == TWICE ? 2 * x[i] : x[i]; }}
-    void host(const float* x, float* y, int n) {{ k<TWICE><<<n / 256, 256>>>(x, y, n); }}""",
-    "names of the namespaces around": f"""namespace own {{ namespace cuda {{ typedef int index_t;
-    __device__ inline float twice(float x) {{ return x + x; }} }} namespace ops {{
-    __global__ void k(const float* x, float* y, cuda::index_t n) {{
-        typedef int I; {INDEX} if (i < n) y[i] = cuda::twice(x[i]); }} }} }}""",
-    "functions that CUDA rounds and converts with": f"""#include <cuda_fp16.h>
-    __global__ void k(const float* x, __half* h, float* y, int n) {{
-        typedef int I; {INDEX}
-        if (i >= n) return;
-        h[i] = hceil(__float2half(x[i]));
-        y[i] = __fmul_rz(x[i], 2.0f) + lrint(x[i]) + __float2ll_rd(x[i]);
-    }}""",
-}
-
-
-@pytest.mark.parametrize("code", KNOWN.values(), ids=KNOWN)
-def test_what_a_kernel_names_is_found(code: str, nvrtc: Any) -> None:
-    compiles(nvrtc, drafted(code)[1])
+@pytest.mark.parametrize("name", ["template_classes", "enumeration", "namespaces", "rounding"])
+def test_what_a_kernel_names_is_found(name: str, nvrtc: Any) -> None:
+    compiles(nvrtc, drafted(text_of(name))[1])
 
 
 def test_one_of_several_kernels_of_a_name_is_chosen_by_its_line() -> None:
@@ -97,43 +78,19 @@ def test_one_of_several_kernels_of_a_name_is_chosen_by_its_line() -> None:
 
 
 def test_a_specialisation_comes_with_its_template_and_operators_of_the_host_do_not(nvrtc: Any) -> None:
-    code = f"""struct Tensor {{ std::vector<int> shape; }};
-    template <class T> bool operator!=(const Tensor& a, const T& b);
-    namespace access {{ template <int N> __device__ void load(float* to, const float* from);
-    template <> __device__ void load<4>(float* to, const float* from) {{ *to = *from; }} }}
-    template <typename T> __global__ void k(const T* x, T* y, int n) {{
-        typedef int I; {INDEX} float got; if (i < n && x[i] != T(3)) {{ access::load<4>(&got, x + i);
-        y[i] = got; }} }}"""
-    _, source = drafted(code)
+    _, source = drafted(text_of("specialisation"))
     assert "Tensor" not in source
     compiles(nvrtc, "#define T float\n" + source)
 
 
 def test_specialisations_and_overloads_for_types_of_the_host_are_left_out(nvrtc: Any) -> None:
-    code = f"""struct Host {{ std::vector<int> of; }};
-    template <class T> struct Twice {{ static __device__ T of(T x) {{ return x + x; }} }};
-    template <class T> struct Twice<T*> {{ static __device__ T of(T* x) {{ return *x + *x; }} }};
-    template <> struct Twice<Host> {{ static __device__ int of(Host x) {{ return x.of[0]; }} }};
-    __device__ inline at::Half atomicAdd(at::Half* to, at::Half more) {{}}
-    template <int N, class T> __global__ void k(T* x, T* y, int n) {{
-        typedef int I; {INDEX} if (i < n) atomicAdd(&y[i], Twice<T*>::of(x + i)); }}"""
-    _, source = drafted(code, "k<1, float>")
+    _, source = drafted(text_of("host_types"), "k<1, float>")
     assert "Host" not in source and "Half" not in source
     compiles(nvrtc, source)
 
 
 def test_members_of_structures_become_parameters(nvrtc: Any) -> None:
-    code = f"""struct Size {{ int rows, cols; }};
-    enum Mode {{ FAST, EXACT }};
-    struct Other {{ int rows; }};
-    struct Params {{ const void* x; float* y; Size size; float gain[2]; Mode of_the_host; void* rows; }};
-    __device__ float scaled(const Params& p, float v) {{ return v * p.gain[1]; }}
-    template <typename T> __global__ void k(const Params p, float shift) {{
-        typedef int I; {INDEX}
-        Other one = {{0}}; if (i < p.size.cols + one.rows) p.y[i] = scaled(p, ((const T*)p.x)[i]) + shift;
-    }}
-    void host(Params p) {{ k<float><<<(p.size.cols + 127) / 128, 128>>>(p, 1.0f); }}"""
-    task, source = drafted(code)
+    task, source = drafted(text_of("structures"))
     for line in (
         '{ name = "p_x", role = "in", dtype = "T", shape = ["p_size_cols"] },',
         '{ name = "p_y", role = "out", dtype = "float32", shape = ["p_size_cols"] },',
@@ -146,13 +103,7 @@ def test_members_of_structures_become_parameters(nvrtc: Any) -> None:
 
 
 def test_members_of_classes_with_constructors_and_bases_are_set_one_by_one(nvrtc: Any) -> None:
-    code = f"""template <class T> struct Pointer {{ T* data; __device__ Pointer() : data(0) {{}} }};
-    template <class T> struct Rows : Pointer<T> {{ int rows, cols; __device__ Rows() : rows(0), cols(0) {{}}
-        __device__ T& at(int i) const {{ return this->data[i]; }} }};
-    template <bool twice, class T> __global__ void k(const Rows<float> x, Rows<int> z, T y, float3 by) {{
-        typedef int I; {INDEX} if (i < x.cols) y[i].x = x.at(i) * by.z + z.at(i); }}
-    void host(Rows<float> x, Rows<int> z, float4* y) {{ k<true><<<x.cols / 64, 64>>>(x, z, y, float3()); }}"""
-    task, source = drafted(code)
+    task, source = drafted(text_of("classes"))
     assert "x.cols = x_cols; x.data = x_data; Rows<int> z; z.data = z_data; float3 by = {{}, {}, by_z};" in source
     assert '"x_data", role = "in", dtype = "float32", shape = ["x_cols"]' in task
     assert "twice = true;" in source and '"y", role = "inout", dtype = "float32", shape = ["x_cols", "4"]' in task

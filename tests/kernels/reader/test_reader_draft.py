@@ -18,6 +18,7 @@ from tunesmith.kernels.reader.syntax import Syntax
 from tunesmith.kernels.spec.task import TaskError
 from tunesmith.kernels.spec.taskfile import read_task
 
+SOURCES = Path(__file__).with_name("sources")
 KERNEL = """__global__ void k(const float* x, float* y, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n) y[i] = BODY;
@@ -225,6 +226,8 @@ class TestSlice:
 
     def test_what_it_uses_stays_in_order(self, nvrtc: Any) -> None:
         code = """#include <cooperative_groups.h>
+        #include <cstdint>
+        #include <vector>
         namespace cg = cooperative_groups;
         #define DEVICE __device__ __forceinline__
         #define TWICE(v) ((v) * FACTOR)
@@ -239,7 +242,9 @@ class TestSlice:
         constexpr int half_of(int v) { return v / 2; }
         """
         body = "same(TWICE(x[i]) * SCALE + Pair{1, 2}.sum() + table[half_of(LEFT)]); cg::sync(cg::this_thread_block())"
-        assert compiles(nvrtc, code + KERNEL.replace("BODY", body))
+        code += KERNEL.replace("BODY", body).replace("int n", "int64_t n")
+        assert compiles(nvrtc, code)
+        assert "#include <cuda/std/cstdint>" in baseline(code) and "<vector>" not in baseline(code)
 
     @pytest.mark.parametrize(
         "code",
@@ -338,22 +343,7 @@ class TestVectors:
 
 
 class TestPrimitives:
-    CODE = """#include <cub/cub.cuh>
-    template <int B> __global__ void k(const float* x, float* y, int n) {
-        typedef cub::BlockLoad<float, B, 4> Load;
-        typedef cub::BlockReduce<float, B> Reduce;
-        __shared__ union { typename Load::TempStorage load; typename Reduce::TempStorage reduce; } place;
-        float of[4], most = -std::numeric_limits<float>::max();
-        for (int i = 0; i < n; i += 4 * B) {
-            Load(place.load).Load(x + blockIdx.x * n + i, of, n - i, most);
-            for (int j = 0; j < 4; ++j) most = fmaxf(most, of[j]);
-            __syncthreads();
-        }
-        most = Reduce(place.reduce).Reduce(most, cub::Max());
-        if (threadIdx.x == 0) y[blockIdx.x] = most;
-    }
-    void run(const float* x, float* y, int rows, int n) { k<128> << <rows, 128>> > (x, y, n); }
-    """
+    CODE = (SOURCES / "block_maximum.cu").read_text()
 
     def test_a_kernel_with_primitives_of_a_block_is_read_and_compiles(self, nvrtc: Any) -> None:
         assert 'role = "in", dtype = "float32", shape = ["rows", "n"]' in line(self.CODE, "x", "k")
@@ -403,6 +393,7 @@ class TestTemplates:
     def test_a_template_becomes_a_kernel_over_a_type_of_the_task(self, tmp_path: Path, nvrtc: Any) -> None:
         code = "template <typename T> __device__ T twice(T x) { return x + x; }\ntemplate <typename T>\n"
         code += KERNEL.replace("const float* x, float* y", "const T* x, T* y, T a").replace("BODY", "twice(x[i]) * a")
+        code += "template __global__ void k<float>(const float*, float*, float, int);\n"
         task = read_task(written(code, tmp_path))
         assert {one.name: one.dtype for one in task.arguments} == {"x": "T_", "y": "T_", "a": "T_", "n": "int32"}
         for dtype in ("float32", "float16"):

@@ -1,5 +1,6 @@
 """Spellings of coordinates, loops and sums, as authors write them: which rewrites they get, and what these compute."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,19 +11,17 @@ from tunesmith.kernels.rewrite.template import _read
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.template import Config, LaunchGeometry
 
+
+def text_of(name: str) -> str:
+    """What stands in front of kernels here."""
+    return (Path(__file__).with_name("canonical") / f"{name}.cuh").read_text()
+
+
 XY = {"x": ("in", "float32", "n"), "y": ("inout", "float32", "n")}
 PLANE = {"a": ("in", "float32", "n * n"), "x": ("in", "float32", "n"), "y": ("inout", "float32", "n")}
 FEW, ONE = (LaunchGeometry(grid=(blocks,), block=("64",)) for blocks in "31")
 GUARDED = "if (i < n) y[i] = 2 * x[i] + y[i];"
-MACROS = """#define KERNEL_LOOP(i, n) \\
-    for (int i = blockIdx.x * blockDim.x + threadIdx.x; /* of the grid */ \\
-         i < (n); i += blockDim.x * gridDim.x)
-#define TID threadIdx.x
-#define INDEX (blockIdx.x * blockDim.x + TID)
-#define LIMIT(i, n, what) if ((i) >= (n)) { what; return; }
-#define NAMED(name) int name##_at = blockIdx.x * blockDim.x + threadIdx.x
-constexpr int THREADS = 64;
-const unsigned int SHIFT = 6;"""
+MACROS = text_of("macros")
 SPELT = same(
     (LINE, XY, 203),
     [{"VEC": 4}, {"ITEMS": 4, "BLOCK": 128}, {"BLOCK": 256}],
@@ -34,24 +33,7 @@ SPELT = same(
     more=MACROS,
 )
 """One coordinate, in any spelling."""
-FUNCTIONS = """template <typename S, int TIMES> __device__ void twice(const S* x, S* y, int count, float more) {
-    const int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= count) return;
-    y[i] = TIMES * x[i] + (S)more;
-}
-template <typename S> __device__ void of_type(S* y, const S* __restrict__ x, const int n) {
-    const int i = blockIdx.x * blockDim.x + threadIdx.x; const S before = i < n ? y[i] : S(0);
-    if (i < n) y[i] = 2 * x[i] + before;
-}
-__device__ void swapped(float* x, const float* y, int n) {
-    int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) x[i] = y[i];
-}
-__device__ void narrow(const float* x, float* y, short n) {
-    int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) y[i] = x[i];
-}
-__device__ void by_reference(const float* x, float* y, int& n) { of_type(y, x, n); n = 3; }
-__device__ int seven = 7;
-__device__ void local(const float* x, float* into) { int n = 203; twice<float, 7>(x, into, n, seven); }"""
+FUNCTIONS = text_of("functions")
 CALLED = same(
     (LINE, XY, 203),
     [{"VEC": 4}, {"ITEMS": 4, "BLOCK": 128}],
@@ -121,11 +103,7 @@ PRODUCT = same(
     const float *p = a + i * n, *q = x + j; float sum = y[i * n + j];
     for (int k = 0; k < n; ++k) { q += n; sum += *p * q[-n]; ++p; } y[i * n + j] = sum; }""",
 )
-HELPERS = """__device__ int at(int row, int column, int width) { return row * width + column; }
-__device__ float loaded(const float* from) { return *from; }
-__device__ int halved(int of) { return of / 2; }
-template <class V> __device__ V of(const V* from, unsigned int i) { return from[i]; }
-"""
+HELPERS = text_of("helpers")
 PRODUCT += same(
     (SQUARE, {name: PLANE["a"] for name in "ax"} | {"y": ("out", "float32", "n * n")}, 75),
     [{"OUTPUT_TILE": 64, "OUTPUT_DEPTH": 16, "OUTPUT_ROWS": 4, "OUTPUT_COLUMNS": 4}],

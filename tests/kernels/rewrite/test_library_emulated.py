@@ -1,8 +1,9 @@
 """CUDA kernels of the library, run on the CPU: they compute what the references say, whatever vectors divide."""
 
 import functools
+import math
 from collections.abc import Mapping
-from math import prod
+from typing import Any
 
 import numpy as np
 import pytest
@@ -86,7 +87,7 @@ def small_points(name: str) -> list[Config]:
     space = feasible(template, [workload], resolve_target("sm_90"))
     drawn = [space.config(point) for point in space.sample(np.random.default_rng(1), 3000)]
     drawn = [one for one in drawn if all(one.get(key, values[0]) in values for key, values in RUN.items())]
-    small = [one for one in drawn if prod(geometry(template, one, workload).block) <= 128]
+    small = [one for one in drawn if math.prod(geometry(template, one, workload).block) <= 128]
     found = list[Config]()
     while len(found) < POINTS:
         seen = {pair for one in found for pair in one.items()}
@@ -151,3 +152,56 @@ def test_a_raw_kernel_and_what_the_rules_make_of_it_compute_what_the_reference_d
         space = feasible(template, [workload], H200)
         for point in space.sample(np.random.default_rng(1), 3):
             require_right(task, template, space.config(point), workload)
+
+
+BYTES = np.array([[0x88] * 64 + [0x19]])
+COUNTS = np.zeros(256)
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "rope": ({"x": [[[3, 4]]], "cosines": [[0]], "sines": [[1]], "n": 1, "h": 1, "half": 1}, {"out": [[[-4, 3]]]}),
+    "layernorm": ({"x": [[1, 3]], "weight": [2, 4], "bias": [0.5, 0], "eps": 0, "n": 1, "d": 2}, {"out": [[-1.5, 4]]}),
+    "int8_quant": (
+        # 63.5 and 31.75 of the first row; ties go to the even neighbour.
+        {"x": [[1, -2, 0.5, 0], [0, 0, 0, 0], [-127, 1.5, 2.5, 127]], "n": 3, "d": 4},
+        {"q": [[64, -127, 32, 0], [0, 0, 0, 0], [-127, 2, 2, 127]], "scales": [2 / 127, 1e-10 / 127, 1]},
+    ),
+    "topk_softmax": (
+        {"logits": [[0, math.log(2.0), math.log(2.0)]], "n": 1, "e": 3, "k": 2},
+        {"experts": [[1, 2]], "weights": [[0.4, 0.4]]},
+    ),
+    "stencil3x3": (
+        {"image": [[[1, 2], [3, 4]]], "filter": np.arange(9.0), "n": 1, "h": 2, "w": 2},
+        {"out": [[[67, 57], [37, 27]]]},
+    ),
+    "histogram": (
+        {"data": [1, 255, 1], "counts": COUNTS + 3, "n": 3},
+        {"counts": COUNTS + 3 + 2 * (np.arange(256) == 1) + (np.arange(256) == 255)},
+    ),
+    "causal_conv1d": (
+        {"x": [[[2], [3]]], "filter": [[1, 10, 100, 1000]], "bias": [5], "b": 1, "t": 2, "c": 1},
+        {"out": [[[2005], [3205]]]},
+    ),
+    "dequant_int4": ({"packed": BYTES, "scales": [[0.5, 4]], "n": 1, "m": 65}, {"out": [[0] * 128 + [4, -28]]}),
+    "gemv": ({"matrix": [[1, 2, 3], [0, -1, 4]], "x": [1, 10, 100], "n": 2, "k": 3}, {"out": [321, 390]}),
+    "embedding_bag": (
+        {"table": [[1, 2], [10, 20], [100, 200]], "rows": [[0, 2], [1, 1]], "n": 2, "k": 2, "d": 2},
+        {"out": [[101, 202], [20, 40]]},
+    ),
+    "transpose": ({"x": np.arange(6.0).reshape(2, 3), "n": 2, "d": 3}, {"out": [[0, 3], [1, 4], [2, 5]]}),
+    "cumsum": ({"x": [[1, 2, -4], [0.5, 0, 0.5]], "n": 2, "d": 3}, {"out": [[1, 3, -1], [0.5, 0.5, 1]]}),
+}
+"""By hand, of raw kernels that are not run beside their references: arguments, and what the name promises of them."""
+
+
+def test_every_raw_task_is_run_or_has_a_case() -> None:
+    assert RAW_SIZES.keys() | CASES.keys() == {path.parent.name for path in RAW.glob("*/task.toml")}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_raw_reference_computes_what_its_name_says(name: str) -> None:
+    (given, expected), task = CASES[name], read_task(RAW / name / "task.toml")
+    namespace: dict[str, Any] = {}
+    exec(task.reference, namespace)
+    arrays = {key: np.array(value, float) if np.ndim(value) else value for key, value in given.items()}
+    found = namespace[task.reference_name](**arrays)
+    assert found.keys() == expected.keys()
+    assert all(np.allclose(found[key], value, rtol=1e-9, atol=0) for key, value in expected.items()), found

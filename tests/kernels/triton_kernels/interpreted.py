@@ -14,7 +14,8 @@ import numpy as np
 
 
 class Tensor:
-    """A flat array, and its own storage; offsets and strides are the kernel's business."""
+    """A flat array, and its own storage. Copies are ignored: the interpreter computes where the array is. Offsets and
+    strides are the kernel's business."""
 
     def __init__(self, array: Any) -> None:
         self.array, self.dtype = array, f"torch.{array.dtype}"
@@ -22,28 +23,10 @@ class Tensor:
     def data_ptr(self) -> int:
         return int(self.array.ctypes.data)
 
-    def untyped_storage(self) -> Tensor:
+    def same(self, *given: Any, **named: Any) -> Tensor:
         return self
 
-    def cpu(self) -> Tensor:
-        return Tensor(self.array.copy())
-
-    def copy_(self, other: Tensor) -> None:
-        self.array[...] = other.array
-
-    def new_empty(self, size: int, device: str) -> Tensor:
-        return Tensor(self.array)
-
-    def set_(self, storage: Tensor, *layout: Any) -> None:
-        self.array = storage.array
-
-    def storage_offset(self) -> int:
-        return 0
-
-    def size(self) -> tuple[int, ...]:
-        return tuple(self.array.shape)
-
-    stride = size
+    untyped_storage = cpu = copy_ = new_empty = set_ = storage_offset = size = stride = same
 
 
 def main(source: str, entry: str, values: str, grid: str, result: str) -> None:

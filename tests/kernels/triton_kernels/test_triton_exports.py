@@ -32,12 +32,8 @@ from tunesmith.kernels.triton.exports import config_line, device_files, fixed_va
 
 triton = pytest.importorskip("triton", reason="Triton is not installed")
 tuned = importlib.import_module("tunesmith.kernels.triton.tuned")
-BODY = '''def scale(x_ptr, out_ptr, factor, n, rows, BLOCK: tl.constexpr, UNROLL: tl.constexpr):
-    """Of n elements."""
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    for _ in tl.static_range(UNROLL):
-        tl.store(out_ptr + at, factor * tl.load(x_ptr + at, mask=at < n), mask=at < n)
-'''
+SCALING = Path(__file__).resolve().parents[2] / "data" / "scaling"
+BODY = (SCALING / "kernel.py").read_text().partition("@triton.jit\n")[2]
 HEAD = "import triton\nimport triton.language as tl\n\n\n"
 MODEL = (
     HEAD
@@ -57,36 +53,6 @@ print("imported")
 """
     + BODY.replace("    at = tl", "    # its place\n    at = tl", 1)
 )
-TASK = """
-name = "scaling"
-entry = "scale"
-reference = "reference.py:scale"
-arguments = [
-    { name = "x_ptr", role = "in", dtype = "T", shape = ["n"] },
-    { name = "out_ptr", role = "out", dtype = "T", shape = ["n"] },
-    { name = "factor", role = "scalar", dtype = "float32", value = "1.5" },
-    { name = "n", role = "scalar", dtype = "int32", value = "n" },
-]
-bytes = "2 * n * sizeof(T)"
-flops = "n"
-
-[types]
-T = ["float16", "float32"]
-
-[backends.triton]
-baseline = { source_file = "baseline.py", launch = { grid = ["ceil_div(n, 64)"], block = [128] } }
-templates = ["template.toml"]
-"""
-TEMPLATE = """
-source_file = "kernel.py"
-parameters = [{ name = "BLOCK", values = [64, 256, 1024] }, { name = "num_warps", values = [2, 4, 8] }]
-constraints = ["BLOCK <= round_up(n, 256)"]
-
-[launch]
-grid = ["ceil_div(n, BLOCK)"]
-block = ["32 * num_warps"]
-"""
-SHAPES = {"n4096": 4096, "n1000": 1000, "n65536": 65536, "n64": 64}
 GENERAL: dict[str, Any] = {"BLOCK": 256, "num_warps": 2}
 LARGE: dict[str, Any] = {"BLOCK": 1024, "num_warps": 8}
 READER = """
@@ -110,26 +76,9 @@ sys.path.insert(0, ".")
 
 
 @pytest.fixture
-def task_folder(tmp_path: Path) -> Path:
-    folder = tmp_path / "task"
-    folder.mkdir()
-    workloads = "".join(
-        f'\n[[workloads]]\nname = "{name}"\nsizes = {{ n = {n} }}\ntypes = {{ T = "float16" }}\n'
-        for name, n in SHAPES.items()
-    )
-    kernel = HEAD + 'FIXED = {"UNROLL": 1, "rows": None}\n\n\n@triton.jit\n' + BODY
-    baseline = HEAD + 'FIXED = {"BLOCK": 64, "UNROLL": 1, "rows": None, "num_warps": 4}\n\n\n@triton.jit\n' + BODY
-    reference = "def scale(x_ptr, factor, n):\n    return {'out_ptr': factor * x_ptr}\n"
-    files = {"task.toml": TASK + workloads, "template.toml": TEMPLATE, "kernel.py": kernel, "baseline.py": baseline}
-    for name, text in (files | {"reference.py": reference}).items():
-        (folder / name).write_text(text)
-    return folder
-
-
-@pytest.fixture
-def run(task_folder: Path, tmp_path: Path) -> Path:
+def run(tmp_path: Path) -> Path:
     """A run in which n4096 and n65536 have a winner of their own, n1000 the general one, and n64 the baseline."""
-    task = load_task(str(task_folder))
+    task = load_task(str(SCALING))
     template, winners, found = task.sources("triton").templates[0], list[Winner](), list[Compared]()
     with cuda_context(tmp_path / "run", task, as_triton(resolve_target("sm_90"))) as context:
         winners += [Winner(template=template.id, config=one) for one in (GENERAL, LARGE)]

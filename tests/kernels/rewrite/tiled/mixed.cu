@@ -1,0 +1,14 @@
+extern "C" __global__ void k(const float* a, const float* b, float* y, int n) {
+    int x = threadIdx.x, y_ = threadIdx.y, r = blockIdx.y * 16 + y_, c = blockIdx.x * 16 + x;
+    __shared__ float s[16][16], t[16][17];
+    float sum = 0;
+    for (int m = 0; m < (n - 1) / 16 + 1; ++m) {
+        s[y_][x] = r < n && m * 16 + x < n ? a[r * n + m * 16 + x] : 0;
+        if (c < n && m * 16 + y_ < n) t[y_][x] = b[(m * 16 + y_) * n + c];
+        else t[y_][x] = 0.0f;
+        __syncthreads();
+        for (int i = 0; i < 16; ++i) sum += s[y_][i] * t[i][x];
+        __syncthreads();
+    }
+    if (r < n && c < n) y[r * n + c] = sum;
+}

@@ -1,0 +1,1 @@
+extern "C" __global__ void scale(const T* x, T* y, float a, int n) {}

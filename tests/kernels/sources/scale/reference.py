@@ -1,0 +1,2 @@
+def scale(x, a, n):
+    return {"y": a * x}
