@@ -319,7 +319,9 @@ def _launch(facts: Facts) -> list[str]:
 
 
 def _shape(facts: Facts, one: Parameter) -> tuple[str, ...]:
-    """The drafted shape; where it is not known, that of another array."""
+    """The drafted shape; where it is not known, the extents that an accessor has, or that of another array."""
+    if one.name not in facts.shapes and (extents := facts.extents(one)):
+        return extents
     like = next(
         (facts.shapes[other.name] for other in facts.parameters if other.name in facts.shapes and other.lanes == 1),
         ("1",),

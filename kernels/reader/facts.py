@@ -107,6 +107,13 @@ class Facts:
     def ask(self, what: str, question: str) -> None:
         self.questions.setdefault(what, []).append(question)
 
+    def extents(self, array: Parameter) -> tuple[str, ...]:
+        """The shape that the sizes behind a pointer say, as they stand for an accessor; empty where there are none."""
+        names = {one.name for one in self.parameters if one.whole}
+        found = [name for at in range(1, 10) if (name := f"{array.name}_size{at}") in names]
+        first = f"{array.name}_size0"
+        return (first if first in names else "1", *found) if array.pointer and found else ()
+
 
 _QUALIFIER = re.compile(
     r"\b(?:const|volatile|restrict|struct|__restrict(?:__)?|__global|__local|__constant|__private)\b|[*&]"
@@ -410,6 +417,7 @@ class _Search:
         reached = (*shapes.values(), facts.grid, facts.block, facts.values.values())
         needed = {name for dims in reached for one in dims or () for name in parse(one).names}
         steering = set[str]().union(*(run.steering for run in runs)) if runs else set(self.whole)
+        steering = steering.union(*map(facts.extents, facts.parameters))
         facts.sizes = [one for one in (*self.whole, *self.extra) if one in needed or one in steering]
         again = runs
         if not set(self.whole) <= set(facts.sizes):

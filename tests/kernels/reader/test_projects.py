@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -143,4 +144,5 @@ def test_accessors_of_tensors_are_pointers_with_the_sizes_in_use(nvrtc: Any, bod
     task, source = drafted(code)
     assert reads in source and "int y_size1" in source and "y_size0" not in source
     assert '"y", role = "out", dtype = "float32", shape = ["rows", "y_size1"] },\n' in task, task
+    assert re.search(r'"x", role = "in", .* shape = \["\w+", "x_size1", "x_size2"\] },  # FILL', task), task
     compiles(nvrtc, source)
