@@ -269,7 +269,11 @@ class Module:
                 self._values.pop(name, None)
 
     def value(self, name: str) -> Any:
-        return self.evaluate(ast.Name(name, ast.Load()))
+        """The value of a name of the module; raises `Unknown`, also where Python has the name too."""
+        self._ensure(name)
+        if name not in self._values:
+            raise Unknown(f"nothing here tells what {name} is")
+        return self._values[name]
 
     def lines(self, node: ast.stmt) -> str:
         """A statement as its author wrote it, without decorators."""
@@ -487,7 +491,7 @@ class Slice:
         assert value is not None
         calls = [one for one in ast.walk(value) if isinstance(one, ast.Call)]
         needed = names_in(value)
-        plain = all(called_name(one) in ("constexpr", "cdiv", "next_power_of_2") for one in calls)
+        plain = all(called_name(one) in ("constexpr", "cdiv", "next_power_of_2", "float") for one in calls)
         if plain and all(module.statements(one) for one in needed if not hasattr(builtins, one)):
             for one in (*needed, *(names_in(statement.annotation) if isinstance(statement, ast.AnnAssign) else ())):
                 self.collect(module, one)
@@ -495,6 +499,8 @@ class Slice:
             return
         try:
             known = module.value(name)
+            if not isinstance(known, int | float | str | tuple | list | dict | None):
+                raise Unknown(f"it is {known!r}")
         except Unknown as error:
             self.doubts.append(f"the constant {name} cannot be told ({error})")
             known = None

@@ -588,6 +588,25 @@ def test_a_draft_tells_that_its_kernel_does_not_run_on_the_host(tmp_path: Path) 
     assert task.count("FILL: the shape, as the kernel does not run on the host") == 3
 
 
+@pytest.mark.parametrize(
+    "function", ["tl.exp2", "tl.extra.libdevice.round", "tl.extra.cuda.libdevice.fast_dividef(value, value) or tl.exp"]
+)
+def test_other_names_of_the_languages_functions_run_on_the_host(tmp_path: Path, function: str) -> None:
+    called, _, of = function.rpartition(" or ")
+    name = called.partition("(")[0] or of
+    used = "own(value, value)" if called else "own(value)"
+    text = ADD.replace("tl.store(", f"value = tl.load(x_ptr + at, mask=inside)\n    {used}\n    tl.store(", 1)
+    task = files_of(f"{text}\nown = {name}\n", "add")["task.toml"]
+    assert "does not run on the host" not in task and "FILL: the shape" not in task
+
+
+def test_a_name_of_the_module_is_not_pythons_of_the_same_name(tmp_path: Path) -> None:
+    text = ADD.replace("tl.store(", "pow(at, at)\n    tl.store(", 1)
+    files = files_of(f"{text}\nfrom elsewhere import find\n\npow = find('pow')\n", "add")
+    assert "the constant pow cannot be told (it is elsewhere.find('pow'))" in files["task.toml"]
+    compile(files["kernel.py"], "kernel.py", "exec")
+
+
 UNKNOWN = """
 def named(grid, kernel, arguments):
     return {"name": kernel.name}
