@@ -425,15 +425,17 @@ class _Search:
 
     def _flatten(self) -> None:
         """Where each thread has an element and nothing bounds them, they are counted instead of blocks."""
-        facts, block = self.facts, self.facts.block[0]
-        flat = f"{block} * rows"
-        if self.guessed and facts.grid == ("rows",) and any(flat in dims for dims in facts.shapes.values()):
-            size = "n" if all(one.name != "n" for one in facts.parameters) else "elements"
+        facts, block, blocks = self.facts, self.facts.block[0], self.facts.grid[0]
+        flat, own = f"{block} * {blocks}", [one.name for one in facts.parameters]
+        counted = blocks not in {"rows", *own} - self.named or len(facts.grid) > 1
+        if self.guessed and not counted and any(flat in dims for dims in facts.shapes.values()):
+            size = blocks if blocks in own else "elements" if "n" in own else "n"
             facts.grid, facts.requires = (f"{size} // {block}",), [f"{size} % {block} == 0"]
-            facts.sizes = [size if one == "rows" else one for one in facts.sizes]
-            rows = {"rows": f"({size} // {block})"}
+            facts.sizes = [size if one == blocks else one for one in facts.sizes]
+            found = re.compile(rf"({re.escape(flat)})|\b{blocks}\b")
             for name, dims in facts.shapes.items():
-                facts.shapes[name] = tuple(_put(one.replace(flat, size), rows) for one in dims)
+                texts = (found.sub(lambda one: size if one[1] else f"({size} // {block})", dim) for dim in dims)
+                facts.shapes[name] = tuple(_put(text, {}) for text in texts)
 
     def _unit(self) -> int:
         extents = [int(one) for one in self.facts.block if one.isdigit()]
@@ -499,7 +501,7 @@ class _Search:
                 self.sets = self._sets(_PRIMES) if "/" not in other else self._sets(_SMALL, block)
                 found = self._unexplained(), (self.facts.grid, self.extra, self.sets)
                 best = min(best, found, key=lambda one: one[0])
-            self.counted |= best[1] is not before and "/" in str(best[1][0])
+            self.counted |= best[1] is not before
             self.facts.grid, self.extra, self.sets = best[1]
 
     def _unexplained(self) -> int:

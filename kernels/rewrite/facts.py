@@ -23,9 +23,7 @@ _SWAPPING = frozenset({"swap", "exchange"})
 _BARRIERS = re.compile(r"__syncthreads\w*|__syncwarp|__barrier_sync\w*|(?:work_group_)?barrier|sync|arrive_and_wait")
 _WARP_WIDE = re.compile(r"__(?:shfl|ballot|any|all|match|reduce|activemask)\w*|sub_group_\w+|shfl\w*|ballot")
 _TEXTURES = re.compile(r"(?:tex|surf)[123]D\w*|(?:read|write)_image\w+")
-_MANY = re.compile(
-    r"(?:async_)?work_group_(?!barrier)\w+|wait_group_events|get_(?:global_offset|work_dim|\w+_linear_id)"
-)
+_MANY = re.compile(r"(?:async_)?work_group_(?!barrier)\w+|wait_group_events|get_(?:work_dim|\w+_linear_id)")
 _WORK_ITEMS = re.compile(r"get_\w+_(?:id|size)")
 _ATTRIBUTES = re.compile(
     r"__(?:cluster_dims|block_size|maxnreg)__\s*\((?:[^()]|\([^()]*\))*\)|reqd_work_group_size[^)]*\)"

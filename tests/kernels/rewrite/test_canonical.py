@@ -308,7 +308,7 @@ def test_what_is_no_sum_of_its_own_stays_in_memory(body: str) -> None:
         ("int blockDim = get_local_size(0); y[get_global_id(0)] = blockDim;", "", ""),
         ("__local float t[64]; t[get_local_id(0)] = 1; barrier(1); y[get_global_id(0)] = t[0];", "", ""),
         ("for (int d = 0; d < 2; ++d) y[get_global_id(0)] += get_global_id(d);", "", "an axis that is not a number"),
-        ("y[get_global_id(0)] = get_global_offset(0);", "", "get_global_offset"),
+        ("y[get_global_id(0)] = get_work_dim();", "", "get_work_dim"),
     ],
 )
 def test_work_items_that_need_their_group_keep_it(body: str, more: str, why: str) -> None:
