@@ -17,13 +17,14 @@ from tunesmith.kernels.spec.template import BackendName, Constraint, LaunchGeome
 
 NAME = "by-rules"
 DESCRIPTION = "Made of the baseline by rules; with every parameter at its default it computes as the baseline does."
+ALONE = "The kernel as it came: no rule fits it."
 
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """The result of the rules on a kernel. template: None where the kernel is left alone; skipped: why rules do not
-    apply, a clause each, or why none does; rules: the changes of the rules that apply, by name, in their order;
-    refused: the reason of each rule that does not."""
+    """The result of the rules on a kernel. template: the kernel as it came where no rule applies, None where none was
+    tried; skipped: why rules do not apply, a clause each, or why none was tried; rules: the changes of the rules that
+    apply, by name, in their order; refused: the reason of each rule that does not."""
 
     template: Template | None
     skipped: tuple[str, ...] = ()
@@ -52,8 +53,10 @@ def compose(
         else:
             subject.changes[name] = made
     skipped = tuple(refused.values())
+    why_not = [f"Not applied: {why}." for why in skipped]
     if not found:
-        return Rewritten(None, skipped, refused=refused)
+        alone = plain.model_copy(update={"name": NAME, "description": " ".join([ALONE, *why_not])})
+        return Rewritten(alone, skipped, refused=refused)
     changes = {name: subject.changes[name] for name in found}
     all_changes, code = list(changes.values()), subject.facts.syntax.code
     pairs = [pair for change in all_changes for pair in change.constraints.items()]
@@ -82,7 +85,7 @@ def compose(
         max_registers=plain.max_registers,
         fast_math=next((one.fast_math for one in all_changes if one.fast_math), plain.fast_math),
         device_globals=plain.device_globals,
-        description=" ".join([DESCRIPTION, *said, *(f"Not applied: {why}." for why in skipped)]),
+        description=" ".join([DESCRIPTION, *said, *why_not]),
     )
     return Rewritten(template, skipped, changes, refused)
 
