@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from tunesmith.kernels.build.source import rule_blocks
 from tunesmith.kernels.rewrite.edits import Edit, Span, rendered, switched
-from tunesmith.kernels.rewrite.facts import AXES
+from tunesmith.kernels.rewrite.facts import AXES, DEMANDED
 from tunesmith.kernels.rewrite.passes.record import NO_GUARD, Change, Pass, Subject
 from tunesmith.kernels.spec.template import BackendName, Constraint, LaunchGeometry, Parameter, Template
 
@@ -69,6 +69,8 @@ def compose(
     launch, exact = _launch(subject, all_changes)
     constraints = [Constraint(expression=one, because=because) for one, because in (*pairs, *exact.items())]
     edits = [edit for change in all_changes for edit in change.edits] + _body(subject)
+    if subject.so_far("block") and (demanded := subject.facts.ahead(DEMANDED)) is not None:
+        edits.append(Edit(*demanded.span(), ("",)))
     blocks = kit(subject.backend, list(dict.fromkeys(name for change in all_changes for name in change.kit)))
     headers = [*(line for change in all_changes for line in change.header), *blocks, _coordinates(subject)]
     said = [f"{NO_GUARD[:-1]}: its configurations fit only shapes whose threads they divide."] if exact else []

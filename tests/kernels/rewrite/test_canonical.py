@@ -152,9 +152,10 @@ ANOTHER = """
 __kernel __attribute__((reqd_work_group_size(64, 1, 1))) void other(__global float* x, __local float* part) {
     part[get_local_id(0)] = x[get_global_id(0) % get_global_size(0)]; barrier(CLK_LOCAL_MEM_FENCE); }
 """
+DEMANDING = "__attribute__((reqd_work_group_size(64, 1, 1), vec_type_hint(int)))"
 OPENCL_HEAD = "__kernel void k(__global const float* x, __global float* y, int n)"
 OPENCL += [
-    (opencl_kernel(f"{ANOTHER}{OPENCL_HEAD} {{ {body} }}", XY, LINE), configs, 3331)
+    (opencl_kernel(f"{ANOTHER}{DEMANDING} {OPENCL_HEAD} {{ {body} }}", XY, LINE), configs, 3331)
     for body, configs in (
         # Of two types `min` is ambiguous; without the cast the difference is no negative number.
         ("size_t i = min(get_global_id(0), (size_t)n - 1); y[i] = x[i] + 1;", ITEMS[:2]),

@@ -593,7 +593,8 @@ SHUFFLES = stays(
 SHUFFLES_SAME = same(
     (BLOCKS, SERIES, 1000),
     [{"SHUFFLES": True}],
-    # Strides that grow; unrolled; a last warp in a function; a while loop with another spelling of a maximum.
+    # A return; strides that grow; unrolled; a last warp in a function; a while loop with another spelling of a maximum.
+    f"{HALVES} if (me > 0) return;",
     "for (int gap = 1; gap < 128; gap *= 2) { int to = 2 * gap * me; "
     "if (to < 128) cache[to] += cache[to + gap]; __syncthreads(); }",
     "for (unsigned int w = 1; w < blockDim.x; w <<= 1) { "
