@@ -545,17 +545,18 @@ class _Search:
             why = "as a store may change what fills up its elements"
         if why and not one.kind.const:
             facts.ask(name, f"the role of {name} (in, out or inout), {why}")
-        if shape is None:
-            why = "whose indices are data" if any(at.open for at in arrays) else "an expression for each dimension"
-            facts.ask(name, f"the shape of {name}, {why}")
-            return
-        facts.shapes[name] = shape
-        if self.counted:
-            facts.ask(name, f"the shape of {name}, where your launch is another one")
-        if any(at.negative for at in arrays):
+        if shape is not None:
+            facts.shapes[name] = shape
+            if self.counted:
+                facts.ask(name, f"the shape of {name}, where your launch is another one")
+        if shape is not None and any(at.negative for at in arrays):
             facts.ask(name, f"the shape of {name}, of which indices below 0 are used on some sizes")
         elif any(at.open for at in arrays):
-            facts.ask(name, f"the shape of {name}, whose indices depend on scalars that are not sizes")
+            of_data = any(run.arrays[name].open for run in runs)
+            why = "are data" if of_data else "depend on scalars that are not sizes"
+            facts.ask(name, f"the shape of {name}, whose indices {why}")
+        elif shape is None:
+            facts.ask(name, f"the shape of {name}, an expression for each dimension")
 
     def _role(self, one: Parameter, arrays: Sequence[Array], shape: tuple[str, ...] | None, stopped: bool) -> Role:
         kept = any(at.read for at in arrays) and not any(at.written or at.lost for at in arrays)

@@ -560,6 +560,12 @@ class TestOpenCL:
         task, _ = self.drafted(f"{code} int i = get_global_id(0); y[i] = m[i / c] * w[i % c]; }}")
         assert "the shape of m, where your launch is another one" in task
 
+    def test_what_an_index_depends_on_is_said_and_an_element_more_has_a_shape(self) -> None:
+        code = "__kernel void k(__global const int* x, __global int* y, int n, int s) { int i = get_global_id(0);"
+        task, _ = self.drafted(f"{code} if (i < n) y[i] = x[i ^ (1 << s)]; }}")
+        assert "the shape of x, whose indices depend on scalars that are not sizes" in task
+        assert 'shape = ["n + 1"]' in self.drafted(f"{code.replace(', int n, int s', '')} y[i] = x[i + 1]; }}")[0]
+
     def test_a_file_that_is_a_string_of_the_host_is_read(self) -> None:
         code = '// No __global__ here.\nR"(\n__kernel void k(__global int* y) { y[get_global_id(0)] = 1; }\n)"\n'
         task, source = self.drafted(code)
