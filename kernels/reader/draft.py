@@ -98,7 +98,7 @@ def _passable(code: str) -> str:
     """OpenCL C whose kernels take no type that a host cannot pass, but that which a device of 64 bits has for it."""
     passed = {"size_t": "ulong", "uintptr_t": "ulong", "ptrdiff_t": "long", "intptr_t": "long", "bool": "uchar"}
     refused = re.compile(rf"\b({'|'.join(passed)})(?=\s+\w)")
-    heads = r"\b(?:__kernel|kernel\s+void|void\s+kernel)\b[^;{}]*(?=\{)"
+    heads = r"\b(?:__kernel|kernel\s+void|void\s+kernel)\b[^;{}]*"
     return re.sub(heads, lambda head: refused.sub(lambda one: passed[one[1]], head[0]), code)
 
 
