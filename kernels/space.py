@@ -339,7 +339,8 @@ MAX_CLUSTER = 8
 def device_names(limits: DeviceLimits) -> dict[str, int]:
     """The names of a device that constraints may use: a value for each of `DEVICE_NAMES`."""
     digits = re.fullmatch(r"sm_(\d+)[af]?", limits.arch or "")
-    return {"compute_capability": int(digits[1]) if digits else 0}
+    threads = limits.max_threads_per_sm or MAX_INTEGER
+    return {"compute_capability": int(digits[1]) if digits else 0, "max_threads_per_sm": threads}
 
 
 def rules(template: Template, workloads: Sequence[Workload], limits: DeviceLimits) -> list[SpaceRule]:

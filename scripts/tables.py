@@ -70,7 +70,7 @@ def print_rows(
     table = Table(title=heading, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for at, name in enumerate(headings):
         text, wrapped = at < left or name in prose or name in ("verdict", "on the front"), name in prose
-        least = 24 if wrapped else None
+        least = 24 if wrapped else max(len(cell) for cell in (name, *(row[at] for row in found)))
         justify: Literal["left", "right"] = "left" if text else "right"
         table.add_column(name, justify=justify, no_wrap=not wrapped, overflow="fold", min_width=least)
     for row in found:

@@ -56,6 +56,7 @@ from tunesmith.kernels.outcome import (
     WrongResult,
     describe,
 )
+from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Task, TaskError, Workload
 from tunesmith.kernels.spec.template import BACKENDS, Config, Template
 
@@ -118,13 +119,19 @@ def for_left_out(
     return sentences
 
 
-def for_rejection(step: Step) -> str:
+def for_rejection(task: Task, step: Step) -> str:
     """A remedy for the case that no caller has the made-up values of the step that rejects the kernel; empty where it
     has none."""
     scalars, sizes = _made_up(step)
-    named = " or ".join(f"{name} = {value:g}" for name, value in [*scalars, *sizes])
+    named = [f"{name} = {value:g}" for name, value in [*scalars, *sizes]]
     remedies = [_remedy(", ".join(dict(made_up)), made_up is scalars) for made_up in (scalars, sizes) if made_up]
-    return f"the plain kernel is right there, but if no caller has {named}: {' or '.join(remedies)}" if named else ""
+    drawn = [one for one in task.arguments if one.role in ("in", "inout") and step.contents.kind_of(one.name) != "task"]
+    floats = [one for one in drawn if one.fill.high is None and DTYPES[task.dtype_of(one, step.workload)].is_float]
+    if floats:
+        named.append(f"such contents of {', '.join(one.name for one in floats)}")
+        remedies.append("write both ends of their `fill` as expressions")
+    said = f"the plain kernel is right there, but if no caller has {' or '.join(named)}: {' or '.join(remedies)}"
+    return said if named else ""
 
 
 def _made_up(step: Step) -> tuple[Sequence[tuple[str, float]], Sequence[tuple[str, float]]]:
@@ -721,14 +728,9 @@ def reason_of(outcome: Outcome) -> str:
     return outcome.kind
 
 
-def rejected(outcome: Outcome, steps: Sequence[Passed | Skipped] = ()) -> CandidateVerdict:
-    return CandidateVerdict("rejected", reason_of(outcome), describe(outcome), tuple(steps))
-
-
-def _rejected_at(outcome: Outcome, step: Step, passed: Sequence[Passed | Skipped]) -> CandidateVerdict:
-    """The rejection in a step, with the remedy for the case that no caller has its made-up values."""
-    verdict, remedy = rejected(outcome, passed), for_rejection(step)
-    return replace(verdict, detail=f"{verdict.detail}; {remedy}") if remedy else verdict
+def rejected(outcome: Outcome, steps: Sequence[Passed | Skipped] = (), remedy: str = "") -> CandidateVerdict:
+    detail = f"{describe(outcome)}; {remedy}" if remedy else describe(outcome)
+    return CandidateVerdict("rejected", reason_of(outcome), detail, tuple(steps))
 
 
 def _dealt(
@@ -923,7 +925,7 @@ class _Judgement:
         self._go_through(steps, only, findings)
         passed = findings.passed()
         if (wrong := findings.wrong()) is not None:
-            return _rejected_at(*wrong, passed), None
+            return rejected(wrong[0], passed, for_rejection(self._task, wrong[1])), None
         own = [step.workload for step in steps if not step.derived]
         timed = self._timed(candidate, min(own, key=lambda one: (one.held_out, self._task.bytes_of(one))))
         if not isinstance(timed, Measured):
@@ -931,7 +933,7 @@ class _Judgement:
         for far in self._far if only is None else ():
             result = self._launched_far(candidate, baseline, far)
             if not isinstance(result, Passed | Skipped):
-                return _rejected_at(result, replace(far.period, workload=far.workload), passed), None
+                return rejected(result, passed, for_rejection(self._task, replace(far.period, workload=far.workload))), None
             passed.append(result)
             if isinstance(result, Skipped):
                 findings.unchecked.setdefault(f"arrays beyond 4 GiB were not checked: on {result.step}, {result.why}")

@@ -247,8 +247,7 @@ def weighted_geomean(ratios: ByWorkload, weights: ByWorkload) -> float:
 def objective(
     evaluation: Evaluation, workloads: Sequence[str], baseline: ByWorkload, weights: ByWorkload, of: Objective = "time"
 ) -> float | None:
-    """Weighted geometric mean of the objective over the baseline's on `workloads`; None unless all are measured, and
-    without any."""
+    """Weighted geometric mean of the objective over the baseline's on `workloads`; None unless all are measured."""
     quantities = quantities_of(evaluation, of)
     if evaluation.failure is not None or not workloads or not quantities.keys() >= set(workloads):
         return None

@@ -167,19 +167,19 @@ def failure_examples(found: Iterable[Evaluation]) -> tuple[events.FailureExample
     return tuple(examples.values())[:MAX_FAILURE_EXAMPLES]
 
 
-def read_summary(folder: Path) -> Summary:
+def read_summary(folder: Path | str) -> Summary:
     """The summary of the run in `folder`. Raises `JournalError` where there is none that can be read."""
-    path, has_journal = folder / "summary.json", (folder / "journal.sqlite").is_file()
+    path, has_journal = Path(folder, "summary.json"), Path(folder, "journal.sqlite").is_file()
     if not path.is_file():
         if has_journal:
             raise JournalError(f"{folder} has not ended; go on with `tunesmith resume`: it has no summary.json yet.")
-        raise not_a_run(folder, "summary.json")
+        raise not_a_run(path.parent, path.name)
     try:
         return Summary.model_validate_json(path.read_bytes())
     except ValidationError as error:
         if has_journal:
             # Refuses a run of another version, which `resume` cannot write anew.
-            Journal(folder, create=False, reading=True).close()
+            Journal(path.parent, create=False, reading=True).close()
         again = f"`tunesmith resume {folder}` writes it anew"
         raise JournalError(f"{path} is damaged ({explain(error, None)}); {again}.") from error
     except OSError as error:

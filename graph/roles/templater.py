@@ -256,8 +256,7 @@ def without_wrong_rules(context: Context, template: Template, stage: str) -> Tem
             problem = found or problem
         withdrawn[rules[fails - 1]] = problem.in_short
         fewer = rewrite(task, backend, [one for one in rules if one not in withdrawn])
-        plain = {"name": NAME, "description": "The kernel as it came: no rule fits it."}
-        template = fewer.template or context.sources.baseline.template.model_copy(update=plain)
+        template = fewer.template or template
         rules, problem = [*fewer.rules], problem_with(template)
     for rule, why in withdrawn.items():
         context.note("template", f"The rule {rule} is withdrawn, as the kernel that it makes fails: {why}", stage)
@@ -318,6 +317,8 @@ def _search_further(context: Context, plan: Plan) -> list[str]:
         template, seeds, vetoed = node.template, branch.seeds, context.log.vetoed()
         if node.round == 0 and template.name == NAME and vetoed.get(template.id, WITHDRAWN) == WITHDRAWN:
             template = without_wrong_rules(context, template, stage)
+            if not template.parameters:
+                context.note("template", "No rule fits the kernel: `tunesmith space` says why.", stage)
         if template.id in vetoed:
             continue
         _register(context, template, Branch(parent=LIBRARY, kind="template"), stage)

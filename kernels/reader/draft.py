@@ -95,6 +95,14 @@ def language_of(code: str, place: str) -> BackendName:
     return "opencl" if own and re.search(marks, text) else "cuda"
 
 
+def _passable(code: str) -> str:
+    """OpenCL C whose kernels take no type that a host cannot pass, but that which a device of 64 bits has for it."""
+    passed = {"size_t": "ulong", "uintptr_t": "ulong", "ptrdiff_t": "long", "intptr_t": "long", "bool": "uchar"}
+    refused = re.compile(rf"\b({'|'.join(passed)})(?=\s+\w)")
+    heads = r"\b(?:__kernel|kernel\s+void|void\s+kernel)\b[^;{}]*"
+    return re.sub(heads, lambda head: refused.sub(lambda one: passed[one[1]], head[0]), code)
+
+
 def read_kernel(
     code: str,
     entry: str | None,
@@ -109,7 +117,7 @@ def read_kernel(
     if hole := re.search(r"\{%.*?%\}|(?<=\s)\{\{ *[A-Za-z_]\w* *\}\}", code):
         why = "before this file is a source: give the text that it makes of it"
         raise SourceError(f"{place}: a program fills in {hole[0]} {why}.")
-    code = marked(without_accessors(code)) if backend == "cuda" else code
+    code = marked(without_accessors(code)) if backend == "cuda" else _passable(code)
     unit = Unit(code, Path(place), backend, folders, defines)
     found = unit.entry(entry, option)
     part = first = sliced(unit, found)

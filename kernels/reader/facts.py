@@ -433,15 +433,17 @@ class _Search:
 
     def _flatten(self) -> None:
         """Where each thread has an element and nothing bounds them, they are counted instead of blocks."""
-        facts, block = self.facts, self.facts.block[0]
-        flat = f"{block} * rows"
-        if self.guessed and facts.grid == ("rows",) and any(flat in dims for dims in facts.shapes.values()):
-            size = "n" if all(one.name != "n" for one in facts.parameters) else "elements"
+        facts, block, blocks = self.facts, self.facts.block[0], self.facts.grid[0]
+        flat, own = f"{block} * {blocks}", [one.name for one in facts.parameters]
+        counted = blocks not in {"rows", *own} - self.named or len(facts.grid) > 1
+        if self.guessed and not counted and any(flat in dims for dims in facts.shapes.values()):
+            size = blocks if blocks in own else "elements" if "n" in own else "n"
             facts.grid, facts.requires = (f"{size} // {block}",), [f"{size} % {block} == 0"]
-            facts.sizes = [size if one == "rows" else one for one in facts.sizes]
-            rows = {"rows": f"({size} // {block})"}
+            facts.sizes = [size if one == blocks else one for one in facts.sizes]
+            found = re.compile(rf"({re.escape(flat)})|\b{blocks}\b")
             for name, dims in facts.shapes.items():
-                facts.shapes[name] = tuple(_put(one.replace(flat, size), rows) for one in dims)
+                texts = (found.sub(lambda one: size if one[1] else f"({size} // {block})", dim) for dim in dims)
+                facts.shapes[name] = tuple(_put(text, {}) for text in texts)
 
     def _unit(self) -> int:
         extents = [int(one) for one in self.facts.block if one.isdigit()]
@@ -507,7 +509,7 @@ class _Search:
                 self.sets = self._sets(_PRIMES) if "/" not in other else self._sets(_SMALL, block)
                 found = self._unexplained(), (self.facts.grid, self.extra, self.sets)
                 best = min(best, found, key=lambda one: one[0])
-            self.counted |= best[1] is not before and "/" in str(best[1][0])
+            self.counted |= best[1] is not before
             self.facts.grid, self.extra, self.sets = best[1]
 
     def _unexplained(self) -> int:
@@ -551,17 +553,18 @@ class _Search:
             why = "as a store may change what fills up its elements"
         if why and not one.kind.const:
             facts.ask(name, f"the role of {name} (in, out or inout), {why}")
-        if shape is None:
-            why = "whose indices are data" if any(at.open for at in arrays) else "an expression for each dimension"
-            facts.ask(name, f"the shape of {name}, {why}")
-            return
-        facts.shapes[name] = shape
-        if self.counted:
-            facts.ask(name, f"the shape of {name}, where your launch is another one")
-        if any(at.negative for at in arrays):
+        if shape is not None:
+            facts.shapes[name] = shape
+            if self.counted:
+                facts.ask(name, f"the shape of {name}, where your launch is another one")
+        if shape is not None and any(at.negative for at in arrays):
             facts.ask(name, f"the shape of {name}, of which indices below 0 are used on some sizes")
         elif any(at.open for at in arrays):
-            facts.ask(name, f"the shape of {name}, whose indices depend on scalars that are not sizes")
+            of_data = any(run.arrays[name].open for run in runs)
+            why = "are data" if of_data else "depend on scalars that are not sizes"
+            facts.ask(name, f"the shape of {name}, whose indices {why}")
+        elif shape is None:
+            facts.ask(name, f"the shape of {name}, an expression for each dimension")
 
     def _role(self, one: Parameter, arrays: Sequence[Array], shape: tuple[str, ...] | None, stopped: bool) -> Role:
         kept = any(at.read for at in arrays) and not any(at.written or at.lost for at in arrays)

@@ -45,7 +45,7 @@ def _factors(shown: Mapping[str, Numbers]) -> Iterator[tuple[str, Numbers]]:
                     yield f"({name} + {other})", of + by
                     yield f"({name} + {other} - 1)", of + by - 1
                 yield f"({name} - {other} + 1)", of - by + 1
-        yield from ((f"({times} * {name} + 1)", times * of + 1) for times in (2, 3, 4))
+        yield from ((f"({times} * {name} + 1)", times * of + 1) for times in (2, 3, 4, *_DIVISORS[4:]))
 
 
 def fit(reach: Sequence[int], sets: Sets, strides: frozenset[frozenset[str]] = frozenset()) -> tuple[str, ...] | None:

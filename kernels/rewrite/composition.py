@@ -11,19 +11,20 @@ from dataclasses import dataclass, field
 
 from tunesmith.kernels.build.source import rule_blocks
 from tunesmith.kernels.rewrite.edits import Edit, Span, rendered, switched
-from tunesmith.kernels.rewrite.facts import AXES
+from tunesmith.kernels.rewrite.facts import AXES, DEMANDED
 from tunesmith.kernels.rewrite.passes.record import NO_GUARD, Change, Pass, Subject
 from tunesmith.kernels.spec.template import BackendName, Constraint, LaunchGeometry, Parameter, Template
 
 NAME = "by-rules"
 DESCRIPTION = "Made of the baseline by rules; with every parameter at its default it computes as the baseline does."
+ALONE = "The kernel as it came: no rule fits it."
 
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """The result of the rules on a kernel. template: None where the kernel is left alone; skipped: why rules do not
-    apply, a clause each, or why none does; rules: the changes of the rules that apply, by name, in their order;
-    refused: the reason of each rule that does not."""
+    """The result of the rules on a kernel. template: the kernel as it came where no rule applies, None where none was
+    tried; skipped: why rules do not apply, a clause each, or why none was tried; rules: the changes of the rules that
+    apply, by name, in their order; refused: the reason of each rule that does not."""
 
     template: Template | None
     skipped: tuple[str, ...] = ()
@@ -52,8 +53,10 @@ def compose(
         else:
             subject.changes[name] = made
     skipped = tuple(refused.values())
+    why_not = [f"Not applied: {why}." for why in skipped]
     if not found:
-        return Rewritten(None, skipped, refused=refused)
+        alone = plain.model_copy(update={"name": NAME, "description": " ".join([ALONE, *why_not])})
+        return Rewritten(alone, skipped, refused=refused)
     changes = {name: subject.changes[name] for name in found}
     all_changes, code = list(changes.values()), subject.facts.syntax.code
     pairs = [pair for change in all_changes for pair in change.constraints.items()]
@@ -66,6 +69,8 @@ def compose(
     launch, exact = _launch(subject, all_changes)
     constraints = [Constraint(expression=one, because=because) for one, because in (*pairs, *exact.items())]
     edits = [edit for change in all_changes for edit in change.edits] + _body(subject)
+    if subject.so_far("block") and (demanded := subject.facts.ahead(DEMANDED)) is not None:
+        edits.append(Edit(*demanded.span(), ("",)))
     blocks = kit(subject.backend, list(dict.fromkeys(name for change in all_changes for name in change.kit)))
     headers = [*(line for change in all_changes for line in change.header), *blocks, _coordinates(subject)]
     said = [f"{NO_GUARD[:-1]}: its configurations fit only shapes whose threads they divide."] if exact else []
@@ -82,7 +87,7 @@ def compose(
         max_registers=plain.max_registers,
         fast_math=next((one.fast_math for one in all_changes if one.fast_math), plain.fast_math),
         device_globals=plain.device_globals,
-        description=" ".join([DESCRIPTION, *said, *(f"Not applied: {why}." for why in skipped)]),
+        description=" ".join([DESCRIPTION, *said, *why_not]),
     )
     return Rewritten(template, skipped, changes, refused)
 

@@ -23,13 +23,11 @@ _SWAPPING = frozenset({"swap", "exchange"})
 _BARRIERS = re.compile(r"__syncthreads\w*|__syncwarp|__barrier_sync\w*|(?:work_group_)?barrier|sync|arrive_and_wait")
 _WARP_WIDE = re.compile(r"__(?:shfl|ballot|any|all|match|reduce|activemask)\w*|sub_group_\w+|shfl\w*|ballot")
 _TEXTURES = re.compile(r"(?:tex|surf)[123]D\w*|(?:read|write)_image\w+")
-_MANY = re.compile(
-    r"(?:async_)?work_group_(?!barrier)\w+|wait_group_events|get_(?:global_offset|work_dim|\w+_linear_id)"
-)
+_MANY = re.compile(r"(?:async_)?work_group_(?!barrier)\w+|wait_group_events|get_(?:work_dim|\w+_linear_id)")
 _WORK_ITEMS = re.compile(r"get_\w+_(?:id|size)")
-_ATTRIBUTES = re.compile(
-    r"__(?:cluster_dims|block_size|maxnreg)__\s*\((?:[^()]|\([^()]*\))*\)|reqd_work_group_size[^)]*\)"
-)
+_ATTRIBUTES = re.compile(rb"__(?:cluster_dims|block_size|maxnreg)__\s*\((?:[^()]|\([^()]*\))*\)")
+DEMANDED = re.compile(rb"reqd_work_group_size\s*\((?:[^()]|\([^()]*\))*\)")
+"""The attribute that demands a size of work-groups."""
 _PRODUCT = re.compile(r"(?:__)?u?mul24|mad24")
 _CHANGING = re.compile(r"operator(?:[-+*/%&|^]|<<|>>)?=|operator(?:\+\+|--)")
 ENDS = frozenset({"return", "break", "continue", "goto"})
@@ -803,13 +801,23 @@ class Facts:
             odd("preprocessor", self.body, "the preprocessor chooses its code by type")
         if self.syntax.launches:
             odd("dynamic parallelism", self.body, "it launches kernels")
-        if self.barriers and any(one.what == "return" for one in self.body.walk()):
+        if any(self._is_missed(one) for one in self.body.walk() if one.what == "return"):
             odd("early return", self.barriers[0], "threads may return while others wait at a barrier")
-        before = self.syntax.code[: self.syntax.body.start].decode(errors="replace")
-        attribute = _ATTRIBUTES.search(before[max(before.rfind("}"), before.rfind(";")) + 1 :])
+        attribute = self.ahead(_ATTRIBUTES)
         if attribute is not None:
-            found["attribute"] = f"it has {attribute[0]}, which the rules do not know"
+            found["attribute"] = f"it has {attribute[0].decode(errors='replace')}, which the rules do not know"
         return found
+
+    def _is_missed(self, leaves: Node) -> bool:
+        """Whether others may still come to a barrier when a thread returns."""
+        rounds = [one for one in self.body.walk() if one.what in LOOPS and one.holds(leaves)]
+        behind = [one for one in self.barriers if one.start > leaves.start or not self.body.holds(one)]
+        return bool(behind) or any(loop.holds(one) for one in self.barriers for loop in rounds)
+
+    def ahead(self, pattern: re.Pattern[bytes]) -> re.Match[bytes] | None:
+        """Where the kernel's declaration, ahead of its body, has what the pattern says."""
+        stop = self.syntax.body.start
+        return pattern.search(self.syntax.code, max(self.syntax.code.rfind(one, 0, stop) for one in (b"}", b";")), stop)
 
 
 def _bare(spelling: str) -> str:

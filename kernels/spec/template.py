@@ -220,8 +220,8 @@ class Constraint(Strict):
     because: str = ""
 
 
-DEVICE_NAMES = frozenset({"compute_capability"})
-"""Names of the device that constraints may use: a CUDA device's compute capability, 90 for 9.0, and 0 for others."""
+DEVICE_NAMES = frozenset({"compute_capability", "max_threads_per_sm"})
+"""Names that constraints may use of a device: a GPU's compute capability, 90 for 9.0 (0 without CUDA), and threads."""
 
 
 class LaunchGeometry(Strict):

@@ -77,12 +77,13 @@ def test_scalars_that_divide_by_zero_decide_nothing(reference: str, plain: str, 
     assert any("the reference fails where t is 0," in note and "`values` of t" in note for note in found.notes)
 
 
-def test_a_rejection_on_a_made_up_scalar_or_size_names_what_to_write(device: Any) -> None:
-    by_scalar, by_size = (
+def test_a_rejection_on_a_made_up_scalar_or_size_or_on_contents_names_what_to_write(device: Any) -> None:
+    by_scalar, by_size, by_contents = (
         verdict(task("x * t", PLAIN, f"if (i < n) out[i] = {wrong} ? 7 : x[i] * t;"), device)
-        for wrong in ("t == 0", "(n > 100 && n < 200)")
+        for wrong in ("t == 0", "(n > 100 && n < 200)", "isinf(x[i])")
     )
-    assert by_scalar.reason == by_size.reason == "mismatch"
+    assert by_scalar.reason == by_size.reason == by_contents.reason == "mismatch"
+    assert "such contents of x: " in by_contents.detail and "ends of their `fill` as expr" in by_contents.detail
     assert "if no caller has t = 0" in by_scalar.detail and "list the `values` of t in the task" in by_scalar.detail
     assert "n = 1" in by_size.detail and "give the range of n in `requires`" in by_size.detail
 

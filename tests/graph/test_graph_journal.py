@@ -198,7 +198,7 @@ def test_a_damaged_summary_is_one_sentence_and_is_written_anew(ended: Path, cont
     with pytest.raises(JournalError, match=r"summary\.json is damaged .*`tunesmith resume .*` writes it anew\.$"):
         read_summary(ended)
     written = resume(ended).summary.to_json()
-    assert read_summary(ended).to_json() == json.loads(path.read_text()) == written and written["evaluations"] == 3
+    assert read_summary(str(ended)).to_json() == json.loads(path.read_text()) == written and written["evaluations"] == 3
 
 
 OF_KIND = "UPDATE events SET data = ? WHERE kind = ?"

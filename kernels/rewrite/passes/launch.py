@@ -145,7 +145,7 @@ def _launch_bounds(subject: Subject, threads: int) -> Change | Refused:
         made.constraints[f"{first} > 0 or {minimum} == 0"] = (
             "The kernel keeps its own launch bounds with its own block."
         )
-    made.constraints[f"{size} * {minimum} <= 2048"] = "No multiprocessor holds more threads."
+    made.constraints[f"{size} * {minimum} <= max_threads_per_sm"] = "No multiprocessor holds more threads."
     others = " || ".join(f"{one.instead[0]} > 0" for one in subject.changes.values() if one.instead is not None)
     made.header = [f"#if {others}", f"#define {macro}"] if others else []
     made.header += [f"#{'el' if others else ''}if {minimum} > 0"]

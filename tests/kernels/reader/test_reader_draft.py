@@ -527,12 +527,35 @@ class TestOpenCL:
             ("int i = get_global_id(1) * get_global_size(0) + get_global_id(0); if (i < n) y[i] = x[i];", '["n"]'),
             ("for (int i = get_global_id(0); i < n; i += get_global_size(0)) y[i] = x[i];", '["n"]'),
             ("int i = get_global_id(0); if (i < n) vstore4(vload4(i, x), i, y);", '["4 * n"]'),
+            ("int i = get_global_id(0) + get_global_offset(0); if (i < n) y[i] = x[i];", '["n"]'),
             ("size_t i = get_group_id(0) * get_local_size(0) + get_local_id(0); if (i < n) y[i] = x[i];", '["n"]'),
         ],
     )
     def test_indices(self, body: str, shape: str) -> None:
         task, _ = self.drafted(f"__kernel void k(__global const float* x, __global float* y, int n) {{ {body} }}")
         assert f'name = "y", role = "out", dtype = "float32", shape = {shape}' in task
+
+    def test_types_that_a_host_cannot_pass_become_what_it_passes_for_them(self) -> None:
+        code = "int f(size_t n) { return n; }\n__kernel void k(__global float* y, const size_t n, bool on) {\n"
+        task, source = self.drafted(f"{code} size_t i = get_global_id(0); if (on && i < n) y[i] = f(n); }}")
+        assert '"n", role = "scalar", dtype = "uint64"' in task and '"on", role = "scalar", dtype = "uint8"' in task
+        assert "const ulong n, uchar on)" in source and "size_t i =" in source and "does not understand" not in task
+
+    def test_a_count_that_the_kernel_does_not_use_is_that_of_its_elements(self) -> None:
+        code = "__kernel void k(__global const float* x, __global float* y, uint count) {\n"
+        task, _ = self.drafted(f"{code} int i = get_global_id(0); y[i] = x[i]; }}")
+        assert 'shape = ["count"]' in task and 'grid = ["count // 256"]' in task and "count % 256 == 0" in task
+
+    def test_shapes_that_follow_from_a_guessed_count_of_blocks_are_asked_about(self) -> None:
+        code = "__kernel void k(__global float* y, __global const float* m, __global const float* w, int c) {\n"
+        task, _ = self.drafted(f"{code} int i = get_global_id(0); y[i] = m[i / c] * w[i % c]; }}")
+        assert "the shape of m, where your launch is another one" in task
+
+    def test_what_an_index_depends_on_is_said_and_an_element_more_has_a_shape(self) -> None:
+        code = "__kernel void k(__global const int* x, __global int* y, int n, int s) { int i = get_global_id(0);"
+        task, _ = self.drafted(f"{code} if (i < n) y[i] = x[i ^ (1 << s)]; }}")
+        assert "the shape of x, whose indices depend on scalars that are not sizes" in task
+        assert 'shape = ["n + 1"]' in self.drafted(f"{code.replace(', int n, int s', '')} y[i] = x[i + 1]; }}")[0]
 
     def test_a_file_that_is_a_string_of_the_host_is_read(self) -> None:
         code = '// No __global__ here.\nR"(\n__kernel void k(__global int* y) { y[get_global_id(0)] = 1; }\n)"\n'

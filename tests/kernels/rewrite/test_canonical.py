@@ -130,9 +130,10 @@ ANOTHER = """
 __kernel __attribute__((reqd_work_group_size(64, 1, 1))) void other(__global float* x, __local float* part) {
     part[get_local_id(0)] = x[get_global_id(0) % get_global_size(0)]; barrier(CLK_LOCAL_MEM_FENCE); }
 """
+DEMANDING = "__attribute__((reqd_work_group_size(64, 1, 1), vec_type_hint(int)))"
 OPENCL_HEAD = "__kernel void k(__global const float* x, __global float* y, int n)"
 OPENCL += [
-    (opencl_kernel(f"{ANOTHER}{OPENCL_HEAD} {{ {body} }}", XY, LINE), configs, 3331)
+    (opencl_kernel(f"{ANOTHER}{DEMANDING} {OPENCL_HEAD} {{ {body} }}", XY, LINE), configs, 3331)
     for body, configs in (
         # Of two types `min` is ambiguous; without the cast the difference is no negative number.
         ("size_t i = min(get_global_id(0), (size_t)n - 1); y[i] = x[i] + 1;", ITEMS[:2]),
@@ -286,7 +287,7 @@ def test_what_is_no_sum_of_its_own_stays_in_memory(body: str) -> None:
         ("int blockDim = get_local_size(0); y[get_global_id(0)] = blockDim;", "", ""),
         ("__local float t[64]; t[get_local_id(0)] = 1; barrier(1); y[get_global_id(0)] = t[0];", "", ""),
         ("for (int d = 0; d < 2; ++d) y[get_global_id(0)] += get_global_id(d);", "", "an axis that is not a number"),
-        ("y[get_global_id(0)] = get_global_offset(0);", "", "get_global_offset"),
+        ("y[get_global_id(0)] = get_work_dim();", "", "get_work_dim"),
     ],
 )
 def test_work_items_that_need_their_group_keep_it(body: str, more: str, why: str) -> None:

@@ -84,5 +84,8 @@ def test_only_what_the_kernel_reaches_is_judged() -> None:
     __global__ void other(float* p) { asm volatile(""); buf[0] = tex2D<float>(0, 1, 2); }
     """
     code = f"{more}__global__ void k(float* p) {{ /* asm tex2D */ BODY }}"
-    for text, kinds in (("p[0] = 1;", []), ("p[0] = buf[0];", ["shared memory"])):
+    meets = "__syncthreads(); if (p[0] > 1) return;"
+    again = f"while (p[1] > 1) {{ {meets} }}"
+    of_code = {"p[0] = 1;": [], "p[0] = buf[0];": ["shared memory"], meets: [], again: ["early return"]}
+    for text, kinds in of_code.items():
         assert list(Facts(Syntax(code.replace("BODY", text), "cuda", "k")).oddities) == kinds

@@ -593,7 +593,8 @@ SHUFFLES = stays(
 SHUFFLES_SAME = same(
     (BLOCKS, SERIES, 1000),
     [{"SHUFFLES": True}],
-    # Strides that grow; unrolled; a last warp in a function; a while loop with another spelling of a maximum.
+    # A return; strides that grow; unrolled; a last warp in a function; a while loop with another spelling of a maximum.
+    f"{HALVES} if (me > 0) return;",
     "for (int gap = 1; gap < 128; gap *= 2) { int to = 2 * gap * me; "
     "if (to < 128) cache[to] += cache[to + gap]; __syncthreads(); }",
     "for (unsigned int w = 1; w < blockDim.x; w <<= 1) { "
@@ -779,6 +780,15 @@ def test_tiles_have_no_launch_bounds_of_another_block() -> None:
     lines = template.source.partition("#if OUTPUT_TILE > 0\n")[2].splitlines()
     assert lines[:2] == ["#define LAUNCH_BOUNDS", "#elif MIN_BLOCKS > 0"]
     assert "#define LAUNCH_BOUNDS __launch_bounds__(256, 2)" in lines
+
+
+@pytest.mark.parametrize(("target", "threads"), [("sm_75", 1024), ("sm_89", 1024), ("h200", 2048)])
+def test_blocks_of_a_multiprocessor_are_as_many_as_it_has_threads_for(target: str, threads: int) -> None:
+    """In powers of two, as blocks are: 1024 of 1536."""
+    task = kernel(f"{WIDE} y[i] = x[i];", {"x": ("in", "float32", "2 * n"), **Y}, LINE)
+    space = feasible(template_of(task), task.workloads, resolve_target(target))
+    found = [space.config(point) for point in range(len(space))]
+    assert max(one["BLOCK"] * one["MIN_BLOCKS"] for one in found if isinstance(one["BLOCK"], int)) == threads
 
 
 @pytest.mark.parametrize("lane", ["threadIdx.x % 32", "(threadIdx.x & 31)"])

@@ -108,7 +108,7 @@ class TestWithRules:
             ("tex2D<float>(0, 1, 2);", "tex2D"),
             ("saxpy<<<1, 2>>>(x, y, a, n);", "launches kernels"),
             ("cooperative_groups::tiled_partition<32>(cooperative_groups::this_thread_block());", "cooperative groups"),
-            ("__syncthreads(); if (n < 0) return;", "barrier"),
+            ("if (n < 0) return; __syncthreads();", "barrier"),
             ("n = undeclared_here[", "clang does not understand"),
         ],
     )
