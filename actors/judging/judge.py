@@ -933,7 +933,8 @@ class _Judgement:
         for far in self._far if only is None else ():
             result = self._launched_far(candidate, baseline, far)
             if not isinstance(result, Passed | Skipped):
-                return rejected(result, passed, for_rejection(self._task, replace(far.period, workload=far.workload))), None
+                at = replace(far.period, workload=far.workload)
+                return rejected(result, passed, for_rejection(self._task, at)), None
             passed.append(result)
             if isinstance(result, Skipped):
                 findings.unchecked.setdefault(f"arrays beyond 4 GiB were not checked: on {result.step}, {result.why}")

@@ -388,7 +388,9 @@ def _compare(
     spread = None if slack is None or data.nan_is_defined else _rows_with_nan(on_host(expected), place)
     for chunk in (slice(start, start + CHUNK) for start in range(0, expected.size, CHUNK)):
         after, wanted = data.read(place, index, chunk), on_host(expected[chunk])
-        got, more = dtype.to_float64(np, after.view(dtype.array)), 0.0 if slack is None else slack[chunk]
+        # NumPy takes any byte but 0 for true, and C 1 alone.
+        got = after.astype(np.float64) if dtype.name == "bool" else dtype.to_float64(np, after.view(dtype.array))
+        more = 0.0 if slack is None else slack[chunk]
         shares = deviation(np, got, wanted, tolerance, dtype.overflow, more, signed=signed)
         if _must_be_written(data, place) and np.isnan(wanted).any():
             shares[np.isnan(wanted) & _untouched(data, place, index, chunk, after)] = math.inf

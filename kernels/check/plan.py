@@ -72,6 +72,8 @@ MAX_UNINFORMATIVE_RESULTS = 16
 """Elements of the largest output up to which such contents say too little, so that the task's own are used too."""
 MAX_SOURCE_SIZE_STEPS = 96
 """Steps on sizes that a source names, for each combination of types."""
+MAX_SHORT_SIZE, MAX_SHORT_NUMBERS = 1024, 8
+"""The largest of these for a size that makes no array long, and how many of them."""
 MIN_SOURCE_SIZE, MAX_MULTIPLE = 8, 8
 """Smaller sizes are drawn often, and remainders of larger ones found in the first multiples."""
 MAX_COVERAGE_STEPS = 64
@@ -329,6 +331,14 @@ def source_size_steps(shapes: Shapes, source: str, known: Collection[Step] = ())
                 if (sizes := shapes.drawn(rng, types, fixed={name: value})) is not None:
                     workload = resized(shapes.like, sizes, types, "from the source")
                     made.setdefault(workload.name, shapes.step(workload, turn))
+    short = [name for name in shapes.like.sizes if name not in shapes.extents]
+    small = [number for number in source_integers(source) if number <= MAX_SHORT_SIZE][:MAX_SHORT_NUMBERS]
+    values = [value for number in small for value in (number - 1, number, number + 1, 2 * number)]
+    for turn, (name, value) in enumerate(itertools.product(short, values)):
+        types = shapes.types[turn % len(shapes.types)]
+        if (sizes := shapes.drawn(rng, types, fixed={name: value})) is not None:
+            workload = resized(shapes.like, sizes, types, "from the source")
+            made.setdefault(workload.name, shapes.step(workload, turn))
     return list(made.values())
 
 
@@ -478,8 +488,9 @@ class Shapes:
         like = self.like.sizes[name]
         if name not in self.extents:
             # Of a radius, the length of a filter or a number of steps work may grow where arrays do not.
-            beside = [like, like, like, *(one for one in (like // 2, like - 1, like + 1, 2 * like) if one >= 1)]
-            return _any_of(beside, rng)
+            other = int(math.exp(rng.uniform(0, math.log(max(2 * like, min(8 * like, MAX_SHORT_SIZE))))))
+            beside = [like, like, like, other, other, like // 2, like - 1, like + 1, 2 * like]
+            return _any_of([one for one in beside if one >= 1], rng)
         if tied:
             own, times = [one.sizes[name] for one in self.own], int(rng.integers(1, 9))
             ratios = [like * size // self.like.sizes[other] for other, size in sizes.items()]

@@ -242,7 +242,9 @@ same way again and again."""
 INFINITE, EXTREME = frozenset(("infinities", "masked")), HEAVY | {"large", "shifted", "negative", "tiny", "subnormal"}
 """Kinds with infinities, and kinds beside which a kernel's factor of an infinity may be zero, where the reference's is
 tiny: it gives a NaN in place of an infinity."""
-WHOLE = ("task", "uniform", "large", "heavy_tails", "constant", "zeros", "counts", "sorted")
+WHOLE = (
+    "task", "uniform", "large", "heavy_tails", "constant", "zeros", "counts", "sorted", "edges", "masked", "repeated"
+)  # fmt: skip
 """Kinds that differ for integers."""
 CHANGES = ("all", "rows", "few")
 
@@ -372,14 +374,15 @@ def draw(
         return _indices(kind, count // row, row, last, rng, variant).astype(DTYPES[dtype].storage).reshape(-1)
     if not DTYPES[dtype].is_float:
         values = _integers(kind, declared, count, row, DTYPES[dtype], rng, variant)
-        return _sorted(values, row) if declared.kind == "sorted" else values
+        return _sorted(values, row, most=row) if declared.kind == "sorted" else values
     floats = _Floats(declared, count, row, dtype, rng, variant)
     bounded = declared.high is not None
     values = KINDS["task" if kind == "nans" and (bounded or declared.kind == "sorted") else kind](floats)
     if bounded:
         inside = np.clip(values, *(floats.precision(declared.mean + sign * declared.scale) for sign in (-1, 1)))
         values = np.where(np.isin(values, [one.value for one in declared.special]), values, inside)
-    return DTYPES[dtype].from_float(_sorted(values, row) if declared.kind == "sorted" else values)
+    values = DTYPES[dtype].from_float(_sorted(values, row, most=row) if declared.kind == "sorted" else values)
+    return _with_other_nans(values, rng) if DTYPES[dtype].size > 1 else values
 
 
 def _indices(kind: str, rows: int, row: int, last: int | None, rng: np.random.Generator, variant: int) -> NDArray[Any]:
@@ -444,10 +447,22 @@ def _integers(
         low, high = int(values.min()), int(values.max())
     match kind:
         case "heavy_tails":
-            near = [low, low, min(low + 1, high), max(low, high - 1), high, high]
-            return rng.choice(np.array(near, storage), count)
+            near = np.array([low, low, min(low + 1, high), max(low, high - 1), high, high], storage)
+            powers = [sign << bits for bits in range(1, 8 * dtype.size) for sign in (1, -1)]
+            beside = [one + by for one in powers for by in (-1, 0, 1) if low <= one + by <= high]
+            others = rng.choice(np.array(beside, storage) if beside else near, count)
+            return np.where(rng.random(count) < 0.5, rng.choice(near, count), others)
         case "constant":
-            return np.full(count, low + (high - low) * (3 + variant) // 5, storage)
+            marks = [low + (high - low) * (3 + variant) // 5, low, high, *(int(one.value) for one in declared.special)]
+            return np.full(count, marks[int(rng.integers(len(marks)))], storage)
+        case "edges" | "masked" | "repeated":
+            marks = [low, high, max(low, min(0, high)), *(int(one.value) for one in declared.special)]
+            # Single elements, or runs of up to a few rows, of one mark or of several.
+            length = 1.0 if kind == "edges" else math.exp(rng.uniform(0, math.log(4 * row)))
+            run = np.cumsum(rng.random(count) < 1 / length)
+            of_run = rng.choice(np.array(marks if kind == "repeated" else [rng.choice(marks)], storage), run[-1] + 1)
+            chosen = rng.random(run[-1] + 1) < (1 if kind == "repeated" else rng.uniform(*MASKED))
+            return np.where(chosen[run], of_run[run], values)
         case "zeros":
             return np.full(count, max(low, min(0, high)), storage)
         case "counts":
@@ -464,9 +479,17 @@ def _integers(
     return _sorted(values, row, variant) if kind == "sorted" else values
 
 
-def _sorted(values: NDArray[Any], row: int, variant: int = 0) -> NDArray[Any]:
-    """Whole rows, or parts of long ones, sorted, upwards in the first variant."""
-    row = min(row, SORTED_RUN)
+def _with_other_nans(values: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
+    """Half of the NaN with other bits: a GPU computes 0x7fffffff, a CPU 0x7fc00000 with or without a sign."""
+    bits, nans = values.view(f"u{values.itemsize}"), np.flatnonzero(np.isnan(values))
+    sign, at = 1 << 8 * values.itemsize - 1, nans[rng.random(nans.size) < 0.5]
+    bits[at] = np.where(rng.random(at.size) < 0.5, bits[at], sign - 1) | (sign if rng.random() < 0.5 else 0)
+    return values
+
+
+def _sorted(values: NDArray[Any], row: int, variant: int = 0, most: int = SORTED_RUN) -> NDArray[Any]:
+    """Whole rows, or parts of `most` elements of long ones, sorted, upwards in the first variant."""
+    row = min(row, most)
     whole = values.size // row * row
     rows = np.sort(values[:whole].reshape(-1, row), axis=1)
     return np.concatenate([(rows[:, ::-1] if variant else rows).reshape(-1), values[whole:]])
