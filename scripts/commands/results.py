@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -41,7 +40,7 @@ def report(
         return
     summary = read_summary(run_dir)
     if markdown:
-        sys.stdout.write(render_markdown(summary))
+        print(render_markdown(summary))
     elif as_json:
         print_json(summary.to_json())
     else:

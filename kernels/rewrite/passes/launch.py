@@ -30,8 +30,8 @@ def _block_size(subject: Subject, sizes: Mapping[str, tuple[int, ...]]) -> Chang
     main, made = next(iter(names)), Change(threads=tuple(names.values()))
     first = names[main]
     for axis, values in sizes.items():
-        doc = f"threads of a block along {axis}" + ("; 0: as many as the kernel came with" if axis == main else "")
-        made.parameter(names[axis], (0, *values) if axis == main else values, doc)
+        kept = "; 0: as many as the kernel came with" if axis == main else f", where {first} is not 0"
+        made.parameter(names[axis], (0, *values) if axis == main else values, f"threads of a block along {axis}{kept}")
         macro, width = subject.name(f"BLOCK_DIM_{axis.upper()}"), subject.builtin(f"blockDim.{axis}")
         number = "unsigned int" if subject.backend == "cuda" else "size_t"
         made.header.append(switched(f"{first} > 0", {macro: (f"(({number})({names[axis]}))", width)}))
