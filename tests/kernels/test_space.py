@@ -250,9 +250,11 @@ def test_what_has_no_value_is_infeasible(key: str) -> None:
 
 
 def test_constraints_know_any_target_s_compute_capability_and_say_why_and_fast_math_the_types() -> None:
-    for target, capability in (("sm_90", 90), ("sm_90a", 90), ("sm_100f", 100), ("sm_120", 120), ("h200", 90)):
-        assert device_names(resolve_target(target)) == {"compute_capability": capability}
-    assert device_names(OPENCL) == {"compute_capability": 0}
+    targets = {"sm_75": (75, 1024), "sm_89": (89, 1536), "sm_90a": (90, 2048), "sm_100f": (100, 2048)}
+    for target, (capability, threads) in targets.items():
+        names = device_names(resolve_target(target))
+        assert names == {"compute_capability": capability, "max_threads_per_sm": threads}
+    assert device_names(OPENCL)["compute_capability"] == 0
     tuned = template({}, values={"X": [1, 2]}, fast_math="X == 2 and T == float32")
     assert [rule.label for rule in rules(tuned, [SMALL, LARGE], H200) if rule.kind == "fast_math"] == [
         "fast_math has a value for small",
