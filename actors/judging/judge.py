@@ -120,8 +120,7 @@ def for_left_out(
 
 
 def for_rejection(task: Task, step: Step) -> str:
-    """A remedy for the case that no caller has the made-up values of the step that rejects the kernel; empty where it
-    has none."""
+    """The remedy where no caller has the made-up values of the step that rejects a kernel; empty without any."""
     scalars, sizes = _made_up(step)
     named = [f"{name} = {value:g}" for name, value in [*scalars, *sizes]]
     remedies = [_remedy(", ".join(dict(made_up)), made_up is scalars) for made_up in (scalars, sizes) if made_up]
