@@ -73,7 +73,7 @@ MAX_UNINFORMATIVE_RESULTS = 16
 MAX_SOURCE_SIZE_STEPS = 96
 """Steps on sizes that a source names, for each combination of types."""
 MAX_SHORT_SIZE, MAX_SHORT_NUMBERS = 1024, 8
-"""The largest of these for a size that makes no array long, and how many of them."""
+"""The largest number of a source that such a step takes for a size that makes no array long, and how many of them."""
 MIN_SOURCE_SIZE, MAX_MULTIPLE = 8, 8
 """Smaller sizes are drawn often, and remainders of larger ones found in the first multiples."""
 MAX_COVERAGE_STEPS = 64

@@ -328,9 +328,8 @@ def _main(path: Path, entry: str) -> None:
     module = importlib.util.module_from_spec(spec)
     for library in ("triton.language.extra.libdevice", "triton.language.extra.cuda.libdevice"):
         functions = importlib.import_module(library)
-        vars(functions).update(
-            {name: _put_together for name, one in vars(functions).items() if inspect.isfunction(one)}
-        )
+        for name, _ in inspect.getmembers(functions, inspect.isfunction):
+            setattr(functions, name, _put_together)
     spec.loader.exec_module(module)
     language = importlib.import_module("triton.language")
     for name, one in [*vars(module).items()]:

@@ -130,6 +130,19 @@ def test_resumed_with_more_gpus_the_search_asks_the_same(tmp_path: Path, monkeyp
         assert "in flight" not in searched.data["strategy"]
 
 
+def test_ended_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, simulation: list[Any]) -> None:
+    folder, sessions, result = tmp_path / "run", 1, None
+    interrupted(folder, monkeypatch, 2, evaluations=6, rounds=2)
+    while result is None and sessions < 60:
+        sessions += 1
+        with monkeypatch.context() as patch, suppress(Killed):
+            end_after(patch, 2)
+            result = resume(folder)
+    assert sessions > 5 and result is not None
+    assert len(keys(folder)) == len(set(keys(folder))) == 6
+    assert result.valid
+
+
 def test_a_small_space_ends_and_is_shown_again_without_work(tmp_path: Path, simulation: Any, monkeypatch: Any) -> None:
     shown: list[Progress] = []
     first = run(tmp_path / "run", evaluations=500, rounds=2, listener=shown.append)

@@ -78,7 +78,7 @@ class Autotuned:
 
 @cache
 def _module(source: str) -> Any:
-    """The module of a kernel, one for all shapes: Triton compiles once in a process what they have in common."""
+    """A kernel's module, one for all shapes: in one process Triton compiles once for shapes that need the same code."""
     with tempfile.TemporaryDirectory(prefix="tunesmith-triton-") as folder:
         path = Path(folder, FILE)
         path.write_text(source, encoding="utf-8")

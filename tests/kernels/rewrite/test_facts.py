@@ -1,7 +1,7 @@
 """Facts of kernels: how work is shared, and what is judged odd."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rewrite_cases import TURNS
 
@@ -41,7 +41,6 @@ def test_a_constant_reference_is_no_other_name_for_what_is_written() -> None:
         assert (found.arrays[1] in found.escaping) is others
 
 
-@settings(max_examples=40)
 @given(st.text(alphabet="__global__ void k(float* p){}[];<>=+*if for return 0123\n#define", max_size=200))
 def test_any_text_is_read_or_refused_with_a_sentence(code: str) -> None:
     try:
