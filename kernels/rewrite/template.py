@@ -22,6 +22,7 @@ from tunesmith.kernels.rewrite.facts import AXES, Facts
 from tunesmith.kernels.rewrite.passes import (
     columns,
     compiler,
+    constants,
     lanes,
     launch,
     own_bins,
@@ -66,6 +67,7 @@ RULES: tuple[Pass, ...] = (
     permutations.PERMUTED_TILES,
     products.OUTPUT_TILES,
     columns.COLUMN_LANES,
+    constants.CONSTANTS,
     launch.WORK_PER_THREAD,
     launch.MORE_BLOCKS,
     shuffles.SHUFFLES,
@@ -209,6 +211,10 @@ _STREAMS: tuple[dict[str, tuple[int, ...]], ...] = (
 """Each element is needed once: it comes in wide accesses and displaces no data that is needed again. Short rows have a
 quarter or half of a warp each, in blocks of two warps or more."""
 _ALU: tuple[dict[str, tuple[int, ...]], ...] = ({"FAST_MATH": (1,)}, {"UNROLL": (4,)})
+_CONSTANTS: tuple[dict[str, tuple[int, ...]], ...] = (
+    {"SPECIALISED": (1,)},
+    {"SPECIALISED": (1,), "BLOCK": (256,), "BLOCK_X": (32,), "BLOCK_Y": (8,), "FAST_MATH": (1,), "INDEX_BITS": (32,)},
+)
 
 
 def starts(template: Template, limit: Limit, fits: Callable[[Config], bool]) -> tuple[Config, ...]:
@@ -216,7 +222,7 @@ def starts(template: Template, limit: Limit, fits: Callable[[Config], bool]) -> 
     the kernel. fits: whether a configuration is feasible."""
     if template.name != NAME:
         return ()
-    order = (*_REUSE, *_ALU, *_STREAMS) if limit == "compute" else (*_REUSE, *_STREAMS, *_ALU)
+    order = (*_REUSE, *_CONSTANTS, *(_ALU + _STREAMS if limit == "compute" else _STREAMS + _ALU))
     found = [config for wanted in order for config in _nearest(template, wanted, fits)]
     return tuple({config_key(config): config for config in found}.values())
 

@@ -12,7 +12,7 @@ from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.source import specialise
 from tunesmith.kernels.space import feasible
 from tunesmith.kernels.spec.task import Task, Workload
-from tunesmith.kernels.spec.template import Config, LaunchGeometry
+from tunesmith.kernels.spec.template import BackendName, Config, LaunchGeometry
 
 POINTS: tuple[Config, ...] = (
     {"PERMUTE": 32, "PERMUTE_ROWS": 8},
@@ -32,9 +32,9 @@ def workload(extents: tuple[int, ...]) -> Workload:
     return Workload(name="w", sizes=dict(zip(SIZES, extents, strict=True)), types={})
 
 
-def task_over(code: str, launch: LaunchGeometry, arrays: Mapping[str, Any]) -> Task:
+def task_over(code: str, launch: LaunchGeometry, arrays: Mapping[str, Any], backend: BackendName = "cuda") -> Task:
     """The task of a kernel over arrays of four dimensions, which are its sizes and its parameters a to d."""
-    task = task_of("k", code, dict(arrays), launch, dict.fromkeys(SIZES, "int32"))
+    task = task_of("k", code, dict(arrays), launch, dict.fromkeys(SIZES, "int32"), backend)
     return task.model_copy(update={"workloads": tuple(map(workload, EXTENTS))})
 
 
@@ -112,7 +112,7 @@ OPENCL = {"places": (ON_PLACES, PLANES), "elements": (ON_ELEMENTS, LINE)}
 def test_tiles_give_the_same_on_a_device(name: str) -> None:
     body, launch = OPENCL[name]
     source = f"__kernel void k(__global const float* x, __global float* y, int a, int b, int c, int d) {{ {body} }}"
-    require_tiles(task_of("k", source, XY, launch, dict.fromkeys(SIZES, "int32"), "opencl"), ({}, *POINTS))
+    require_tiles(task_over(source, launch, XY, "opencl"), ({}, *POINTS, {"SPECIALISED": 1}))
 
 
 TURNED = "y[i % d * (a * b * c) + i / d]"

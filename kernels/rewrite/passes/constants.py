@@ -1,0 +1,81 @@
+"""Specialisation: parameters that are whole numbers become constants where they have the values of the workloads.
+
+A compiler unrolls a loop whose length it knows, keeps an array that the loop runs over in registers, and divides by a
+constant without a division. All other values take the code as it came.
+"""
+
+from __future__ import annotations
+
+from tunesmith.kernels.reader.syntax import LOOPS, Symbol
+from tunesmith.kernels.rewrite.edits import Edit, Span
+from tunesmith.kernels.rewrite.facts import Facts
+from tunesmith.kernels.rewrite.passes.record import Change, Pass, Refused, Subject
+
+SMALL = 64
+"""Up to this value a parameter is a constant also where workloads differ in it, such as the width of a filter."""
+SETS = 4
+"""Sets of values that have code of their own at most."""
+_WHY = "no parameter becomes a constant"
+_Values = dict[Symbol, int]
+_DIVISIONS = frozenset({"/", "%", "/=", "%="})
+
+
+def _values(subject: Subject) -> list[_Values] | Refused:
+    """The sets of values of the parameters that become constants."""
+    facts, task, found = subject.facts, subject.task, dict[Symbol, list[int]]()
+    if subject.backend == "opencl" and (facts.jumps or any(one not in facts.parameters for one in facts.shared)):
+        return f"{_WHY}: the code cannot be there twice, for its labels or its memory of a work-group"
+    if len(facts.parameters) != len(task.arguments):
+        return f"{_WHY}: the kernel's parameters are not the task's arguments"
+    if not _has_need(facts):
+        return f"{_WHY}: each loop has a length, and each division a divisor, that the compiler knows"
+    tuned = [one for one in task.workloads if not one.held_out]
+    for argument, parameter in zip(task.arguments, facts.parameters, strict=True):
+        whole = argument.role == "scalar" and parameter.type.what == "number" and not parameter.type.reference
+        if not whole or parameter in facts.changed:
+            continue
+        values = [int(task.scalar_of(argument, one)) for one in tuned]
+        if len(set(values)) == 1 or max(map(abs, values)) <= SMALL:
+            found[parameter] = values
+    sets = [dict(zip(found, values, strict=True)) for values in dict.fromkeys(zip(*found.values(), strict=True))]
+    if not sets:
+        return f"{_WHY}: none is small, or the same in all workloads"
+    return sets if len(sets) <= SETS else f"{_WHY}: workloads have {len(sets)} sets of values, more than {SETS}"
+
+
+def _has_need(facts: Facts) -> bool:
+    """Whether there is a loop within a thread, or a division, to which a constant may be of use."""
+    apart = {one.node for one in facts.loops if one.kind in ("block", "grid")}
+    for node in facts.syntax.everything():
+        if node.what in LOOPS and node not in apart:
+            test = node.kids[1] if node.what == "for" else node.kids[0]
+            if test.what != "binary" or facts.form(test.kids[1]).constant is None:
+                return True
+        divides = node.what in ("binary", "assign") and node.op in _DIVISIONS and node.type.what == "number"
+        if divides and facts.form(node.kids[1]).constant is None:
+            return True
+    return False
+
+
+def _specialise(subject: Subject, sets: list[_Values]) -> Change:
+    name, call, body = subject.name("SPECIALISED"), subject.name("specialised"), subject.inside
+    kinds = [f"const {one.type.spelling.removeprefix('const ')} {one.name}" for one in sets[0]]
+    tests = [" && ".join(f"{one.name} == {value}" for one, value in values.items()) for values in sets]
+    parts: list[str | Span] = [f"\n#if {name} > 0\n"]
+    if subject.backend == "cuda":
+        parts += [f"const auto {call} = [&]({', '.join(kinds)}) __attribute__((always_inline)) {{\n#endif\n", body]
+        parts.append(f"\n#if {name} > 0\n}};\n")
+        for test, values in zip(tests, sets, strict=True):
+            parts.append(f"if ({test}) {call}({', '.join(map(str, values.values()))}); else\n")
+        parts.append(f"{call}({', '.join(one.name for one in sets[0])});\n#endif\n")
+    else:
+        for test, values in zip(tests, sets, strict=True):
+            constants = (f"{kind} = {value};" for kind, value in zip(kinds, values.values(), strict=True))
+            parts += [f"if ({test}) {{ {' '.join(constants)}\n", body, "} else\n"]
+        parts += ["#endif\n{", body, "}\n"]
+    made = Change(edits=[Edit(body.start, body.end, tuple(parts))])
+    made.parameter(name, (0, 1), "1: code of its own for the values of the workloads, as constants")
+    return made
+
+
+CONSTANTS = Pass("constants", _values, _specialise, languages=("cuda", "opencl"))
