@@ -44,8 +44,8 @@ MIN_STEP_SECONDS, STEP_SHARE = 2.0, 0.1
 """Shortest deadline of the reference, or of the plain kernel, on a made-up workload, and its share of the budget."""
 MAX_COMPILER_BYTES = 8 << 30
 """Limit of the address space that a compiler may take beyond that of its process before the first compilation."""
-HEAP_RESERVE_BYTES = 256 << 20
-"""Free memory at the heap's end that a compile worker keeps for the next compilation."""
+MAX_LOADED = 256
+"""Kernels that a process keeps loaded on its device at most."""
 MAX_HEAP_ALLOCATION_BYTES = 32 << 20
 """Allocations up to this size are taken from the heap; glibc accepts no higher limit."""
 NICENESS = 10
@@ -109,7 +109,7 @@ def keep_memory() -> bool:
     if mallopt is None:
         return False
     # Numbers of <malloc.h>: M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD.
-    return all([mallopt(-1, HEAP_RESERVE_BYTES), mallopt(-2, 16 << 20), mallopt(-3, MAX_HEAP_ALLOCATION_BYTES)])
+    return all([mallopt(-1, 256 << 20), mallopt(-2, 16 << 20), mallopt(-3, MAX_HEAP_ALLOCATION_BYTES)])
 
 
 class CompileWorker:
@@ -197,6 +197,8 @@ class DeviceWorker(Bench):
     def prepare_step(self, step: Step, path: Path | None = None) -> Skipped | None:
         """The data for the methods below. path: a file with prepared contents; without it they are made here."""
         self._step, self._plain, self._path = None, None, path
+        if len(self._loaded) + len(self._twins) > MAX_LOADED:
+            self._loaded, self._twins = {}, {}
         prepared = unpacked(path.read_bytes()) if path is not None else None
         data = verify.prepare_step(self.device, self.task, step, max_bytes=self.room, prepared=prepared)
         if isinstance(data, Skipped):
@@ -206,8 +208,6 @@ class DeviceWorker(Bench):
 
     def verify(self, candidate: Candidate, baseline: Candidate, step: Step) -> Passed | Skipped | Outcome:
         """See `tunesmith.kernels.check.verify`, here as in the next methods."""
-        if not {*candidate.digests, *baseline.digests} >= set(self._loaded):
-            self._loaded.clear()
         return self._with_data(
             step, lambda data: verify.verify(candidate, baseline, step, data, self._loaded, self._plain)
         )
@@ -246,8 +246,6 @@ class DeviceWorker(Bench):
 
     def cover(self, twin: Candidate, step: Step) -> frozenset[int] | LaunchFailed | Skipped:
         """See `launch_marked`."""
-        if not set(twin.digests) >= set(self._twins):
-            self._twins.clear()
         return self._with_data(step, lambda data: launch_marked(twin, data, self._twins))
 
     def _with_data(self, step: Step, work: Callable[[WorkloadData], T]) -> T | LaunchFailed | Skipped:

@@ -411,13 +411,14 @@ class StepRunner:
         findings.extend(self.device.take())
         if (skipped := self.try_plain(step, findings)) is not None:
             return skipped
-        result: Passed | Skipped | Outcome = self.call("verify", *findings.kernels[:2], step)
+        candidate, baseline = (one.for_workload(self.task, step.workload) for one in findings.kernels[:2])
+        result: Passed | Skipped | Outcome = self.call("verify", candidate, baseline, step)
         if isinstance(result, WrongResult) and (unfit := self._unfit_scalars(step, findings)) is not None:
             return unfit
         if not isinstance(result, Passed):
             return result
         if step.own:
-            skips: Skipped | Outcome | None = self.call("skips_right_results", findings.kernels[0], step, PAIRS_SECONDS)
+            skips: Skipped | Outcome | None = self.call("skips_right_results", candidate, step, PAIRS_SECONDS)
             if isinstance(skips, WrongResult):
                 return replace(skips, detail=f"on {step.name}: {skips.detail}")
             if not isinstance(skips, Skipped | None):
@@ -427,7 +428,7 @@ class StepRunner:
         if not step.own:
             edges = random.Random(f"{step.contents.seed} {place}").choices(edges, EDGE_WEIGHTS[: len(edges)])
         for edge in edges:
-            beyond = self._at_edges(*findings.kernels[:2], step, edge)
+            beyond = self._at_edges(candidate, baseline, step, edge)
             if isinstance(beyond, str):
                 findings.unchecked.setdefault(beyond)
             elif beyond is not None:
@@ -445,7 +446,7 @@ class StepRunner:
 
     def try_plain(self, step: Step, findings: Findings) -> Skipped | None:
         """Prepares `step` and launches the baseline in it: why the step is left out, or None."""
-        (_, baseline, _), short = findings.kernels, math.inf
+        baseline, short = findings.kernels[1].for_workload(self.task, step.workload), math.inf
         if step.derived and not self.is_cold(step):
             short = self.deadlines.made_up_step(findings.seconds)
         # With prepared contents none of the user's code runs.
@@ -468,7 +469,7 @@ class StepRunner:
             return plain
         if isinstance(plain, TimedOut) and step.derived:
             findings.slow.append((step.workload, f"the plain kernel takes longer than {plain.limit:g} s"))
-        self._require_baseline(baseline, step, plain)
+        self._require_baseline(findings.kernels[1], step, plain)
         return Skipped(step.name, f"the plain kernel fails there: {describe(plain)}")
 
     def is_cold(self, step: Step) -> bool:
@@ -530,7 +531,7 @@ class StepRunner:
         for one in (coverage, coverage.plain) if isinstance(coverage, Coverage) else ():
             if one is None or not findings.counting or not one.wanted(key):
                 continue
-            result = self.call("cover", one.twin, step)
+            result = self.call("cover", one.twin(key), step)
             if isinstance(result, frozenset):
                 with findings.lock:
                     one.add(key, result)
@@ -790,10 +791,10 @@ def judge(
         for only, steps, building, note in [judgement.plan(*question) for question in questions]:
             started = time.monotonic()
             verdict, suspect = judgement.judge(building, steps, only)
-            verdict = replace(verdict, notes=(*verdict.notes, *note))
             if suspect is not None:
                 suspects[len(verdicts)] = suspect
-            verdicts.append(replace(verdict, seconds=round(time.monotonic() - started, 1), seed=options.seed))
+            seconds = round(time.monotonic() - started, 1)
+            verdicts.append(replace(verdict, notes=(*verdict.notes, *note), seconds=seconds, seed=options.seed))
         for place, answer in zip(suspects, judgement.sanitize(list(suspects.values())), strict=True):
             found = verdicts[place]
             if isinstance(answer, WrongResult):

@@ -21,9 +21,9 @@ from functools import cache
 from pathlib import Path
 
 from tunesmith.hw.errors import TunesmithError, named_path
-from tunesmith.kernels.build.source import CodeKey, Specialised
+from tunesmith.kernels.build.source import CodeKey, Specialised, code_key
 from tunesmith.kernels.outcome import CompileFailed, Rejected, Resources
-from tunesmith.kernels.spec.task import Geometry, Workload
+from tunesmith.kernels.spec.task import Geometry, Task, Workload
 from tunesmith.kernels.spec.template import Config, Template, config_key
 
 
@@ -89,6 +89,11 @@ class Candidate:
     def digests(self) -> tuple[str, ...]:
         """The content hashes of the machine code, of all combinations of types, in the order of their keys."""
         return tuple(self.artifacts[key].code_digest for key in sorted(self.artifacts))
+
+    def for_workload(self, task: Task, workload: Workload) -> Candidate:
+        """The same with the machine code for one workload alone, which another process receives sooner."""
+        key = code_key(task, self.template, workload)
+        return replace(self, artifacts={key: self.artifacts[key]})
 
 
 def undeclared_state(template: Template, artifact: Artifact) -> Rejected | None:

@@ -57,11 +57,9 @@ class Coverage:
     plain: Coverage | None = None
     _ran: dict[CodeKey, set[int]] = field(default_factory=dict)
 
-    @property
-    def twin(self) -> Candidate:
-        """The marked twin, as a candidate."""
-        artifacts = {key: one.artifact for key, one in self.marked.items()}
-        return Candidate(self.candidate.template, self.candidate.config, artifacts)
+    def twin(self, key: CodeKey) -> Candidate:
+        """The marked twin for a combination of types, as a candidate."""
+        return Candidate(self.candidate.template, self.candidate.config, {key: self.marked[key].artifact})
 
     def wanted(self, key: CodeKey) -> bool:
         """Whether a launch with these types can tell more."""
