@@ -529,7 +529,7 @@ SPARE_COMPILATIONS = 0.25
 """Further compilations, as a share of the workers, for the time that this process is busy."""
 NEWEST_WEIGHT = 0.1
 """Weight of the newest duration in the running averages."""
-USUAL_COMPILE_RATIO, MIN_COMPILE_SECONDS = 10.0, 20.0
+USUAL_COMPILE_RATIO, MIN_COMPILE_SECONDS = 10.0, 6.0
 """A compilation may take so many times as long as usual, and at least so many seconds: compilers take minutes over what
 spills registers by the thousand, and a search would wait for them at its end."""
 MAX_EXAMINATION_SECONDS = 1800.0

@@ -72,9 +72,9 @@ EDGE_WEIGHTS = (3, 3, 2)
 """How often each occurs on workloads that were made up."""
 TRIAL_KINDS = ("large", "negative", "outliers")
 """Contents on which a plain kernel that is not written for a scalar's value is likely to fail."""
-MAX_PROCESSES = 4
-CORES_PER_PROCESS = 2
-"""NumPy and the driver have threads of their own."""
+MAX_PROCESSES, CORES_PER_PROCESS, HOSTS_PER_PROCESS = 4, 2, 2
+"""Processes that use a GPU, the cores for each (NumPy and the driver have threads of their own), and the processes that
+prepare steps for each, which waits for them where references are slow."""
 PAIRS_SECONDS = 2.0
 """For pairs of launches on right and on poisoned outputs, at most; mostly four pairs decide."""
 MAX_LAUNCHES = 20
@@ -144,9 +144,8 @@ def _remedy(names: str, is_scalar: bool) -> str:
 
 def process_count(limits: DeviceLimits) -> int:
     """How many processes go through steps at once: one on a CPU, whose cores run the kernels too."""
-    if limits.kind == "cpu":
-        return 1
-    return max(1, min(MAX_PROCESSES, len(os.sched_getaffinity(0)) // CORES_PER_PROCESS))
+    cores = len(os.sched_getaffinity(0))
+    return 1 if limits.kind == "cpu" else max(1, min(MAX_PROCESSES, cores // CORES_PER_PROCESS))
 
 
 @dataclass(slots=True)
@@ -861,7 +860,8 @@ class _Judgement:
         count = max(1, process_count(limits) if options.processes is None else options.processes)
         enter = stack.enter_context
         examiners = [enter(Isolated("run", DeviceWorker, task, limits, index, options.seed)) for _ in range(count)]
-        self._hosts = [enter(Isolated("run", ContentsHost, task)) for _ in examiners]
+        hosts = count if limits.kind == "cpu" else HOSTS_PER_PROCESS * count
+        self._hosts = [enter(Isolated("run", ContentsHost, task)) for _ in range(hosts)]
         lock = options.lock or lock_of(examiners[0])
         stack.callback(lock.release)
         self._folder = Path(enter(tempfile.TemporaryDirectory(prefix="tunesmith-")))
