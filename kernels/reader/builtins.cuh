@@ -290,7 +290,11 @@ using ::fabs; using ::abs; using ::nearbyint; using ::isnan; using ::isinf; usin
     TUNESMITH_BOTH T __hneg(T); TUNESMITH_BOTH T hexp(T); TUNESMITH_BOTH T hlog(T); TUNESMITH_BOTH T hsqrt(T); TUNESMITH_BOTH T hrsqrt(T); TUNESMITH_BOTH T htanh(T); TUNESMITH_BOTH bool __hisnan(T); TUNESMITH_BOTH T __habs(T); \
     TUNESMITH_BOTH T hrcp(T); TUNESMITH_BOTH T hsin(T); TUNESMITH_BOTH T hcos(T); TUNESMITH_BOTH T hceil(T); TUNESMITH_BOTH T hfloor(T); TUNESMITH_BOTH T htrunc(T); \
     TUNESMITH_BOTH T hrint(T); TUNESMITH_BOTH T hexp2(T); TUNESMITH_BOTH T hlog2(T); TUNESMITH_BOTH T __hmul_sat(T, T); TUNESMITH_BOTH T __hfma_relu(T, T, T); \
-    TUNESMITH_BOTH bool __heq(T, T); TUNESMITH_BOTH bool __hne(T, T); TUNESMITH_BOTH bool __hle(T, T); TUNESMITH_BOTH bool __hisinf(T);
+    TUNESMITH_BOTH bool __heq(T, T); TUNESMITH_BOTH bool __hne(T, T); TUNESMITH_BOTH bool __hle(T, T); TUNESMITH_BOTH bool __hisinf(T); \
+    TUNESMITH_BOTH T __hadd_rn(T, T); TUNESMITH_BOTH T __hsub_rn(T, T); TUNESMITH_BOTH T __hmul_rn(T, T); TUNESMITH_BOTH T __hadd_sat(T, T); \
+    TUNESMITH_BOTH T __hsub_sat(T, T); TUNESMITH_BOTH T __hfma_sat(T, T, T); TUNESMITH_BOTH T __hmax_nan(T, T); TUNESMITH_BOTH T __hmin_nan(T, T); \
+    TUNESMITH_BOTH T hexp10(T); TUNESMITH_BOTH T hlog10(T); TUNESMITH_BOTH T htanh_approx(T); TUNESMITH_BOTH bool __hequ(T, T); TUNESMITH_BOTH bool __hneu(T, T); \
+    TUNESMITH_BOTH bool __hltu(T, T); TUNESMITH_BOTH bool __hleu(T, T); TUNESMITH_BOTH bool __hgtu(T, T); TUNESMITH_BOTH bool __hgeu(T, T);
 #define NARROW_PAIR(T, P)                                                                                        \
     struct __attribute__((aligned(4))) P { T x, y; P() = default; TUNESMITH_BOTH P(T, T); };                      \
     TUNESMITH_BOTH P operator+(P, P); TUNESMITH_BOTH P operator*(P, P); TUNESMITH_BOTH P operator-(P, P); \
@@ -298,21 +302,32 @@ using ::fabs; using ::abs; using ::nearbyint; using ::isnan; using ::isinf; usin
     TUNESMITH_BOTH P h2exp(P); TUNESMITH_BOTH P h2rcp(P); TUNESMITH_BOTH P __hneg2(P); TUNESMITH_BOTH P __hmin2(P, P); TUNESMITH_BOTH P __habs2(P); \
     TUNESMITH_BOTH P __h2div(P, P); TUNESMITH_BOTH P h2log(P); TUNESMITH_BOTH P h2sqrt(P); TUNESMITH_BOTH P h2rsqrt(P); TUNESMITH_BOTH P h2exp2(P); \
     TUNESMITH_BOTH P __lows2half2(P, P); TUNESMITH_BOTH P __highs2half2(P, P); TUNESMITH_BOTH P __lowhigh2highlow(P); TUNESMITH_BOTH P __low2half2(P); \
-    TUNESMITH_BOTH P __high2half2(P); TUNESMITH_BOTH bool __hbeq2(P, P); TUNESMITH_BOTH bool __hblt2(P, P); TUNESMITH_BOTH bool __hbgt2(P, P);
+    TUNESMITH_BOTH P __high2half2(P); COMPARED(eq, P) COMPARED(ne, P) COMPARED(lt, P) COMPARED(le, P) COMPARED(gt, P) COMPARED(ge, P) \
+    TUNESMITH_BOTH P __hadd2_rn(P, P); TUNESMITH_BOTH P __hsub2_rn(P, P); TUNESMITH_BOTH P __hmul2_rn(P, P); TUNESMITH_BOTH P __hadd2_sat(P, P); \
+    TUNESMITH_BOTH P __hsub2_sat(P, P); TUNESMITH_BOTH P __hmul2_sat(P, P); TUNESMITH_BOTH P __hfma2_sat(P, P, P); TUNESMITH_BOTH P __hfma2_relu(P, P, P); \
+    TUNESMITH_BOTH P __hcmadd(P, P, P); TUNESMITH_BOTH P __hmax2_nan(P, P); TUNESMITH_BOTH P __hmin2_nan(P, P); TUNESMITH_BOTH P __hisnan2(P); \
+    TUNESMITH_BOTH P h2ceil(P); TUNESMITH_BOTH P h2floor(P); TUNESMITH_BOTH P h2rint(P); TUNESMITH_BOTH P h2trunc(P); TUNESMITH_BOTH P h2sin(P); \
+    TUNESMITH_BOTH P h2cos(P); TUNESMITH_BOTH P h2tanh(P); TUNESMITH_BOTH P h2tanh_approx(P); TUNESMITH_BOTH P h2exp10(P); TUNESMITH_BOTH P h2log2(P); TUNESMITH_BOTH P h2log10(P);
+#define COMPARED(name, P)                                                                                        \
+    TUNESMITH_BOTH P __h##name##2(P, P); TUNESMITH_BOTH bool __hb##name##2(P, P); TUNESMITH_BOTH unsigned __h##name##2_mask(P, P); \
+    TUNESMITH_BOTH P __h##name##u2(P, P); TUNESMITH_BOTH bool __hb##name##u2(P, P); TUNESMITH_BOTH unsigned __h##name##u2_mask(P, P);
+#define OF_WHOLE(name, T)                                                                                        \
+    ROUNDED(__int2##name, T, int) ROUNDED(__uint2##name, T, unsigned) ROUNDED(__short2##name, T, short) ROUNDED(__ushort2##name, T, unsigned short) \
+    ROUNDED(__ll2##name, T, long long) ROUNDED(__ull2##name, T, unsigned long long) ROUNDED(__float2##name, T, float) \
+    ROUNDED(__##name##2short, short, T) ROUNDED(__##name##2ushort, unsigned short, T) CONVERTED(name, T) \
+    TUNESMITH_BOTH char __##name##2char_rz(T); TUNESMITH_BOTH unsigned char __##name##2uchar_rz(T);
 NARROW(__half)
 NARROW_PAIR(__half, __half2)
 typedef __half half; typedef __half2 half2; typedef __half nv_half;
 struct __half_raw { unsigned short x; TUNESMITH_BOTH operator __half() const; };
 struct __half2_raw { unsigned short x, y; TUNESMITH_BOTH operator __half2() const; };
-TUNESMITH_BOTH float __half2float(__half); TUNESMITH_BOTH __half __float2half(float); TUNESMITH_BOTH __half __float2half_rn(float);
+TUNESMITH_BOTH float __half2float(__half); TUNESMITH_BOTH __half __float2half(float);
 TUNESMITH_BOTH float2 __half22float2(__half2); TUNESMITH_BOTH __half2 __float22half2_rn(float2); TUNESMITH_BOTH __half2 __floats2half2_rn(float, float);
 TUNESMITH_BOTH __half2 __half2half2(__half); TUNESMITH_BOTH __half2 __float2half2_rn(float); TUNESMITH_BOTH __half2 __halves2half2(__half, __half);
 TUNESMITH_BOTH __half __low2half(__half2); TUNESMITH_BOTH __half __high2half(__half2); TUNESMITH_BOTH float __low2float(__half2); TUNESMITH_BOTH float __high2float(__half2);
 TUNESMITH_BOTH __half __double2half(double); TUNESMITH_BOTH __half __ushort_as_half(unsigned short); TUNESMITH_BOTH unsigned short __half_as_ushort(__half);
 TUNESMITH_BOTH __half __short_as_half(short); TUNESMITH_BOTH short __half_as_short(__half); TUNESMITH_BOTH __half2 make_half2(__half, __half);
-ROUNDED(__int2half, __half, int) ROUNDED(__uint2half, __half, unsigned) ROUNDED(__short2half, __half, short) ROUNDED(__ushort2half, __half, unsigned short)
-ROUNDED(__half2short, short, __half) ROUNDED(__half2ushort, unsigned short, __half)
-CONVERTED(half, __half)
+OF_WHOLE(half, __half)
 // <cuda_bf16.h>
 NARROW(__nv_bfloat16)
 NARROW_PAIR(__nv_bfloat16, __nv_bfloat162)
@@ -320,7 +335,11 @@ typedef __nv_bfloat16 nv_bfloat16; typedef __nv_bfloat162 nv_bfloat162;
 struct __nv_bfloat16_raw { unsigned short x; TUNESMITH_BOTH operator __nv_bfloat16() const; };
 struct __nv_bfloat162_raw { unsigned short x, y; TUNESMITH_BOTH operator __nv_bfloat162() const; };
 TUNESMITH_BOTH __nv_bfloat162 __float2bfloat162_rn(float);
-TUNESMITH_BOTH float __bfloat162float(__nv_bfloat16); TUNESMITH_BOTH __nv_bfloat16 __float2bfloat16(float); TUNESMITH_BOTH __nv_bfloat16 __float2bfloat16_rn(float);
+TUNESMITH_BOTH float __bfloat162float(__nv_bfloat16); TUNESMITH_BOTH __nv_bfloat16 __float2bfloat16(float);
+OF_WHOLE(bfloat16, __nv_bfloat16)
+TUNESMITH_BOTH __nv_bfloat16 __low2bfloat16(__nv_bfloat162); TUNESMITH_BOTH __nv_bfloat16 __high2bfloat16(__nv_bfloat162); TUNESMITH_BOTH __nv_bfloat162 __low2bfloat162(__nv_bfloat162);
+TUNESMITH_BOTH __nv_bfloat162 __high2bfloat162(__nv_bfloat162); TUNESMITH_BOTH __nv_bfloat162 __lows2bfloat162(__nv_bfloat162, __nv_bfloat162); TUNESMITH_BOTH __nv_bfloat162 __highs2bfloat162(__nv_bfloat162, __nv_bfloat162);
+TUNESMITH_BOTH __nv_bfloat16 __short_as_bfloat16(short); TUNESMITH_BOTH short __bfloat16_as_short(__nv_bfloat16); TUNESMITH_BOTH __nv_bfloat162 make_bfloat162(__nv_bfloat16, __nv_bfloat16);
 TUNESMITH_BOTH float2 __bfloat1622float2(__nv_bfloat162); TUNESMITH_BOTH __nv_bfloat162 __float22bfloat162_rn(float2); TUNESMITH_BOTH __nv_bfloat162 __floats2bfloat162_rn(float, float);
 TUNESMITH_BOTH __nv_bfloat16 __double2bfloat16(double); TUNESMITH_BOTH __nv_bfloat162 __bfloat162bfloat162(__nv_bfloat16); TUNESMITH_BOTH __nv_bfloat16 __ushort_as_bfloat16(unsigned short); TUNESMITH_BOTH unsigned short __bfloat16_as_ushort(__nv_bfloat16);
 TUNESMITH_BOTH float __low2float(__nv_bfloat162); TUNESMITH_BOTH float __high2float(__nv_bfloat162); TUNESMITH_BOTH __nv_bfloat162 __halves2bfloat162(__nv_bfloat16, __nv_bfloat16);

@@ -43,7 +43,7 @@ from tunesmith.kernels.reader.parse import (
     walk,
 )
 from tunesmith.kernels.reader.signature import refused
-from tunesmith.kernels.reader.slice import Slice, listed, sliced
+from tunesmith.kernels.reader.slice import Slice, listed, shortened, sliced
 from tunesmith.kernels.spec.dtypes import C_TYPES, DTYPES
 from tunesmith.kernels.spec.expression import FUNCTIONS, parse
 from tunesmith.kernels.spec.taskfile import MARK, read_source
@@ -160,7 +160,7 @@ def read_kernel(
     types = "|".join(one.name for one in unknown if one.what == "type") or "0"
     unknown = [one for one in unknown if not re.search(rf"\b(?:{types})\b[^;(){{}}=]*\b{one.name}\b", unit.code)]
     if unknown:
-        headers = f"name with -I the folders of headers that were not found ({', '.join(_missing(unit))}), or"
+        headers = f"name with -I the folders of headers that were not found ({shortened(_missing(unit))}), or"
         remedy = headers if _missing(unit) else "declare them in it, or give"
         obstacles.append(f"it uses undeclared names: {listed(unknown)}; {remedy} macros with -D")
     if broken := [one for one in part.doubts if re.search(r"\((?:unexpected|expected (?:'|expression))", one)]:

@@ -402,7 +402,13 @@ class _Search:
         facts, self.left = self.facts, BUDGET
         self._name_axes()
         self.left = BUDGET
-        first = self._shaped(self.sets, large=True) or self._shaped(self._sets(_LEAST))
+        first, used = self._shaped(self.sets, large=True), self.used
+        if first is None or (None in first[1].values() and any(one not in used for one in self.sets)):
+            # The grid of a product of sizes has too many threads.
+            least = self._shaped(self._sets(_LEAST))
+            if first is None or (least is not None and _open(least[1]) < _open(first[1])):
+                first, used = least, self.used
+        self.used = used
         self.sets = self.used or self.sets
         # Two sizes that are multiples of 16 make a product that is one of 256.
         units = (self._unit(), 16)[: 1 + any(len(parse(one).names) > 1 for one in facts.grid)]

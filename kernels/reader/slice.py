@@ -387,6 +387,9 @@ def _kernel(reached: _Reached, kernel: _Declared, types: dict[str, str]) -> str:
     within = re.search(rf"((?:\w+\s*::\s*)+)(?={entry.name}\s*\()", head)
     head = head.replace(within[1], "") if within is not None else head
     text = f'extern "C" {head}{brace}{inside}'
+    if own := next((one.scope for one in reached.kept.values() if "cuda" in one.scope), None):
+        # Beside the compiler's namespace of the same name, which the author's headers do not meet.
+        text = re.sub(r"(?<![\w:])cuda::(?!std\b)", "::".join([*own[: own.index("cuda") + 1], ""]), text)
     named = [one for one in (*kernel.scope, *re.findall(r"\w+", within[1] if within is not None else "")) if one]
     scopes = ["::".join(named[: at + 1]) for at in range(len(named))]
     before = [f"namespace {one} {{}}\nusing namespace {one};" for one in scopes]
@@ -427,6 +430,10 @@ def _usings(reached: _Reached) -> Iterator[tuple[str, int, str]]:
 def listed(unknown: Sequence[Unknown]) -> str:
     """Undeclared names, each with its first place."""
     first = {one.name: f"{one.name} ({Path(one.file).name}:{one.line})" for one in reversed(unknown)}
-    shown = list(reversed(first.values()))
-    more = f" and {len(shown) - MAX_LISTED} more" if len(shown) > MAX_LISTED else ""
-    return ", ".join(shown[:MAX_LISTED]) + more
+    return shortened(list(reversed(first.values())))
+
+
+def shortened(texts: Sequence[str]) -> str:
+    """The first of them, and how many more there are."""
+    more = f" and {len(texts) - MAX_LISTED} more" if len(texts) > MAX_LISTED else ""
+    return ", ".join(texts[:MAX_LISTED]) + more

@@ -133,6 +133,14 @@ class TestRolesAndShapes:
         else:
             assert found.shapes["x"] == (shape,)
 
+    def test_a_grid_over_a_product_of_many_sizes_is_run_on_smaller_ones(self) -> None:
+        index = "((blockIdx.z * c + blockIdx.y) * m + i / n) * n + i % n"
+        code = PLAIN.replace("x[i]", f"x[{index}]").replace("int n", "int b, int c, int e, int m, int n")
+        code = code.replace("i < n", "i / n < m")
+        code += "void f(float* x, int b, int c, int e, int m, int n) { dim3 g((m * n + 255) / 256, c, b); "
+        task = draft(code + "k<<<g, 256>>>(x, x, b, c, e, m, n); }", None, "my.cu")[1]["task.toml"]
+        assert 'name = "x", role = "in", dtype = "float32", shape = ["b", "c", "m", "n"]' in task
+
     def test_an_array_that_the_kernel_does_not_name_is_read_without_a_question(self) -> None:
         spare = line(PLAIN.replace("float* y", "float* y, float* spare"), "spare")
         assert spare.endswith('role = "in", dtype = "float32", shape = ["1"] },')
@@ -255,6 +263,9 @@ class TestSlice:
             "namespace out { struct Two { int n; }; }\nnamespace own { using out::Two; KERNEL }",
             "namespace out { inline __device__ int up(int v) { return v; } }\nusing out::up;\n"
             + KERNEL.replace("BODY", "x[up(i)]"),
+            "#include <cuda/std/cstdint>\nnamespace own { namespace cuda { using index = int; }\n"
+            + KERNEL.replace("BODY", "x[i] + int32_t(1)").replace("int i", "cuda::index i")
+            + "}",
         ],
     )
     def test_namespaces_and_names_in_two_roles_compile(self, code: str, nvrtc: Any) -> None:
@@ -283,7 +294,8 @@ class TestSlice:
             "FLT_MAX + (float)DBL_EPSILON + INT_MAX + CHAR_BIT",
             "n > 3 ? INFINITY : NAN + (float)M_PI + (uint)n",
             "(assert(n), x[i]) + (float)offsetof(float4, y)",
-            "__half2float(__float2half(x[i]))",
+            "__half2float(__float2half(x[i])) + __half2ull_rz(__ll2half_ru(n)) + __hgt2_mask(h2tanh({}), {})",
+            "(float)__hmax_nan(__uint2bfloat16_rd(n), __low2bfloat16(h2floor(__nv_bfloat162())))",
             "n + (CUDA_VERSION > 9000)",
             "CUDART_PI_F * umin(x[i], 7u)",
             "__shfl_down(x[i], 1) + __any(n) + __ballot(n)",
