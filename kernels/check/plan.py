@@ -35,8 +35,8 @@ MAX_LONG_BYTES = {"gpu": 72e6, "cpu": 32e6}
 """Bytes of such a step where the task's own sizes need more than the usual limits."""
 BALANCED_FACTOR = 12.0
 """Bytes of a step with several long sizes, as a multiple of the usual limit: most workloads of callers are so."""
-MIDDLE_BITS = 6.0, 8.0
-"""Range of the logarithm of another size in a further step with a long one."""
+UNEVEN_STEPS, MIDDLE_BITS = 2, (6.0, 8.0)
+"""Further steps in which a size is that long beside one of a middle length, and the range of its binary logarithm."""
 MOST_SHARE = 0.3
 """Share of the steps that may need as much as the task's smallest workload, where that is more."""
 MAX_POWER = 256
@@ -266,9 +266,9 @@ def _any_of(options: Sequence[Option], rng: Rng) -> Option:
 
 def drawn_steps(shapes: Shapes, unusable: Collection[tuple[str, int]] = ()) -> list[Step]:
     """Steps on drawn sizes, types, contents and scalars: of `DRAWS_PER_STEP` times as many the `MAX_STEPS` that add the
-    most pairs, one for each place of a size that none of them has, `LONG_STEPS` for each size that makes arrays long
-    and one beside another of some length, and one for each type and array with a NaN: each type is stored by code of
-    its own, which may lose it."""
+    most pairs, one for each place of a size that none of them has, `LONG_STEPS` for each size that makes arrays long,
+    `UNEVEN_STEPS`, and one for each type and array with a NaN: each type is stored by code of its own, which may lose
+    it."""
     task, rng = shapes.task, np.random.default_rng([shapes.seed, 0])
     counts = {one.name: len(one.values or _ways_to_make_up(task, one)) for one in task.arguments}
     levels = {name: [one for one in range(1 + count) if (name, one) not in unusable] for name, count in counts.items()}
@@ -300,7 +300,7 @@ def drawn_steps(shapes: Shapes, unusable: Collection[tuple[str, int]] = ()) -> l
         add(next(types_in_turn), fixed={name: size})
     for name in sorted(shapes.extents) * LONG_STEPS:
         add(next(types_in_turn), name)
-    for name in sorted(shapes.extents) if len(shapes.extents) > 1 else ():
+    for name in rng.permutation(sorted(shapes.extents)).tolist()[:UNEVEN_STEPS] if len(shapes.extents) > 1 else ():
         middle = _any_of(sorted(shapes.extents - {name}), rng)
         add(next(types_in_turn), name, {middle: int(2 ** rng.uniform(*MIDDLE_BITS))})
     arrays = [one for one in task.arguments if one.role in ("in", "inout") and "nans" in kinds_of(task, one)]
