@@ -653,11 +653,13 @@ def array_bytes(
 
 
 def _ways_to_make_up(task: Task, argument: Argument) -> tuple[Callable[[float, Rng], float], ...]:
-    """How values of a scalar that the task does not list are made; a whole number may depend on sizes, and has none."""
+    """How values of a scalar that the task does not list are made; none of a whole number that depends on sizes, or for
+    whose own value Triton compiles a kernel."""
     are_floats = {DTYPES[dtype].is_float for dtype in task.types.get(argument.dtype, (argument.dtype,))}
     if argument.role != "scalar" or argument.values or len(are_floats) > 1:
         return ()
-    return SCALARS if True in are_floats else () if parse(argument.value or "").names else WHOLE_SCALARS
+    is_fixed = parse(argument.value or "").names or "triton" in task.backends
+    return SCALARS if True in are_floats else () if is_fixed else WHOLE_SCALARS
 
 
 def _scalars(task: Task, workload: Workload, chosen: Mapping[str, int], seed: int) -> tuple[tuple[str, float], ...]:
