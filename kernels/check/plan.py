@@ -31,8 +31,12 @@ MAX_STEPS, DRAWS_PER_STEP = 320, 2
 LONG_STEPS = 2
 """Further steps in which a size is as long as `LONG_FACTOR` times the usual limits allow, for each such size."""
 LONG_FACTOR = {"gpu": 12.0, "cpu": 4.0}
+MAX_LONG_BYTES = {"gpu": 72e6, "cpu": 32e6}
+"""Bytes of such a step where the task's own sizes need more than the usual limits."""
 BALANCED_FACTOR = 12.0
-"""Bytes of a step in which all sizes are long, as a multiple of the usual limit: most workloads of callers are so."""
+"""Bytes of a step with several long sizes, as a multiple of the usual limit: most workloads of callers are so."""
+UNEVEN_STEPS, MIDDLE_BITS = 2, (6.0, 8.0)
+"""Further steps in which a size is that long beside one of a middle length, and the range of its binary logarithm."""
 MOST_SHARE = 0.3
 """Share of the steps that may need as much as the task's smallest workload, where that is more."""
 MAX_POWER = 256
@@ -65,7 +69,7 @@ SMALL_BYTES = 1e6
 STEPS_ON_TUNED = 6
 """Drawn contents with which the smallest tuned workload is checked too: their effect grows with the size."""
 UNINFORMATIVE = frozenset(
-    ("zeros", "signed_zeros", "ties", "constant", "edges", "infinities", "masked", "hidden", "nans")
+    ("zeros", "signed_zeros", "ties", "constant", "edges", "infinities", "masked", "hidden", "lowest", "nans")
 )
 """Kinds of contents under which a result may be undefined, or the same as without any arithmetic."""
 MAX_UNINFORMATIVE_RESULTS = 16
@@ -83,8 +87,13 @@ MAX_NEIGHBOUR_STEPS = 12
 MAX_NEIGHBOUR_BYTES = {"gpu": 256e6, "cpu": 8e6}
 """Array bytes of such a shape."""
 Option = TypeVar("Option")
-REACHING_SEED, SECOND_SEED, BALANCED_SEED = 104_729, 7919, 3
-SCALARS: tuple[Callable[[float, np.random.Generator], float], ...] = (
+Rng = np.random.Generator
+Sizes = Mapping[str, int]
+Types = Mapping[str, str]
+Limit = tuple[float, float]
+"""Bytes and operations that a workload may take."""
+REACHING_SEED, SECOND_SEED, BALANCED_SEED, NAN_SEED = 104_729, 7919, 3, 4
+SCALARS: tuple[Callable[[float, Rng], float], ...] = (
     lambda own, rng: -own,
     lambda own, rng: 0.0,
     lambda own, rng: 1.0,
@@ -93,6 +102,24 @@ SCALARS: tuple[Callable[[float, np.random.Generator], float], ...] = (
     lambda own, rng: own * 10 ** float(rng.uniform(0, 3)),
 )
 """Values of a scalar of a float type beside the task's own, where the task lists no `values`."""
+
+
+def _whole_number(own: float, rng: Rng) -> int:
+    """Of any magnitude up to eight times `own` or `MAX_POWER`, by the largest power of two that divides it."""
+    power = 1 << int(rng.integers(MAX_POWER.bit_length()))
+    units = int(math.exp(rng.uniform(0, math.log(max(8 * abs(own), MAX_POWER) / power + 1))))
+    return int(math.copysign(power * (units - 1 + units % 2), own))
+
+
+WHOLE_SCALARS: tuple[Callable[[float, Rng], float], ...] = (
+    lambda own, rng: -own,
+    lambda own, rng: 0,
+    lambda own, rng: 1,
+    lambda own, rng: own + int(rng.integers(-3, 4)),
+    lambda own, rng: own * int(rng.integers(2, 9)),
+    *[_whole_number] * 3,
+)
+"""The same for a whole number that does not depend on sizes, as far as its type holds it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,11 +246,13 @@ def _on_one(task: Task, workload: Workload, seed: int) -> list[Step]:
     return list({step.name: step for step in (Step(workload, one) for one in (first, *drawn, last))}.values())
 
 
-def _contents(task: Task, rng: np.random.Generator, seed: int) -> Contents:
+def _contents(task: Task, rng: Rng, seed: int) -> Contents:
     """Drawn contents: in half of the cases one array has a kind of its own among plain ones, which show its
     effect; else all arrays have one kind, or each its own."""
     arrays = {one.name: kinds_of(task, one) for one in task.arguments if one.role in ("in", "inout")}
-    how, change, kinds = rng.random(), _any_of(CHANGES, rng), kinds_of(task)
+    # Products of the least numbers of several arrays overflow.
+    kinds = [one for one in kinds_of(task) if one != "lowest" or len(arrays) == 1]
+    how, change = rng.random(), _any_of(CHANGES, rng)
     if len(arrays) < 2 or how < 0.25:
         return Contents(_any_of(kinds, rng), seed, change)
     single, plain = _any_of(list(arrays), rng), [one for one in PLAIN if one in kinds]
@@ -231,30 +260,25 @@ def _contents(task: Task, rng: np.random.Generator, seed: int) -> Contents:
     return Contents("task", seed, change, arrays=tuple(one for one in of_each.items() if one[1] != "task"))
 
 
-def _any_of(options: Sequence[Option], rng: np.random.Generator) -> Option:
+def _any_of(options: Sequence[Option], rng: Rng) -> Option:
     return options[int(rng.integers(len(options)))]
 
 
 def drawn_steps(shapes: Shapes, unusable: Collection[tuple[str, int]] = ()) -> list[Step]:
     """Steps on drawn sizes, types, contents and scalars: of `DRAWS_PER_STEP` times as many the `MAX_STEPS` that add the
-    most pairs, one for each place of a size that none of them has, and `LONG_STEPS` for each size that makes arrays
-    long."""
+    most pairs, one for each place of a size that none of them has, `LONG_STEPS` for each size that makes arrays long,
+    `UNEVEN_STEPS`, and one for each type and array with a NaN: each type is stored by code of its own, which may lose
+    it."""
     task, rng = shapes.task, np.random.default_rng([shapes.seed, 0])
-    levels = {
-        name: [level for level in range(1 + count) if (name, level) not in unusable]
-        for name, count in _scalar_levels(task).items()
-    }
+    counts = {one.name: len(one.values or _ways_to_make_up(task, one)) for one in task.arguments}
+    levels = {name: [one for one in range(1 + count) if (name, one) not in unusable] for name, count in counts.items()}
     made: dict[str, Step] = {}
-    rare: dict[str, Step] = {}
-    long: dict[str, Step] = {}
 
-    def add(
-        found: dict[str, Step], types: Mapping[str, str], longest: str = "", fixed: Mapping[str, int] | None = None
-    ) -> None:
+    def add(types: Types, longest: str = "", fixed: Sizes | None = None, contents: Contents | None = None) -> None:
         if (sizes := shapes.drawn(rng, types, longest=longest, fixed=fixed)) is None:
             return
-        workload = resized(shapes.like, sizes, types, "long" if longest else "drawn")
-        contents = _contents(task, rng, shapes.seed)
+        workload = resized(shapes.like, sizes, types, "drawn" if not longest else "uneven" if fixed else "long")
+        contents = contents or _contents(task, rng, shapes.seed)
         # Each scalar is its own in half of the steps, and where a NaN among the inputs must reach the results.
         changed = 0.0 if "nans" in contents.kinds else 0.5
         chosen = {name: _any_of(of, rng) if rng.random() < changed else 0 for name, of in levels.items()}
@@ -265,17 +289,26 @@ def drawn_steps(shapes: Shapes, unusable: Collection[tuple[str, int]] = ()) -> l
             variants.append(Contents("task", shapes.seed, contents.change))
         for one in variants:
             step = Step(workload, one, derived=True)
-            found.setdefault(step.name, step)
+            made.setdefault(step.name, step)
 
     for types in itertools.islice(itertools.cycle(shapes.types), DRAWS_PER_STEP * MAX_STEPS):
-        add(made, types)
+        add(types)
     chosen = _by_gain(shapes, list(made.values()))[:MAX_STEPS]
+    made.clear()
     types_in_turn = itertools.cycle(shapes.types)
     for name, size in shapes.sizes_elsewhere(rng, {place for step in chosen for place in step.places}):
-        add(rare, next(types_in_turn), fixed={name: size})
+        add(next(types_in_turn), fixed={name: size})
     for name in sorted(shapes.extents) * LONG_STEPS:
-        add(long, next(types_in_turn), name)
-    return chosen + list(rare.values()) + list(long.values())
+        add(next(types_in_turn), name)
+    for name in rng.permutation(sorted(shapes.extents)).tolist()[:UNEVEN_STEPS] if len(shapes.extents) > 1 else ():
+        middle = _any_of(sorted(shapes.extents - {name}), rng)
+        add(next(types_in_turn), name, {middle: int(2 ** rng.uniform(*MIDDLE_BITS))})
+    arrays = [one for one in task.arguments if one.role in ("in", "inout") and "nans" in kinds_of(task, one)]
+    for types, one in itertools.product(shapes.types, arrays):
+        # Beside infinities among the others' special values the plain kernel may lose a NaN, too.
+        kinds = {other.name: "sorted" for other in arrays if other.fill.special} | {one.name: "nans"}
+        add(types, contents=Contents("task", shapes.seed, _any_of(CHANGES, rng), arrays=tuple(kinds.items())))
+    return chosen + list(made.values())
 
 
 def balanced_steps(shapes: Shapes) -> list[Step]:
@@ -286,9 +319,7 @@ def balanced_steps(shapes: Shapes) -> list[Step]:
     return [shapes.step(workload, turn) for turn, workload in enumerate(workloads)]
 
 
-def reaching_steps(
-    task: Task, limits: DeviceLimits, like: Workload, types: Sequence[Mapping[str, str]], seed: int
-) -> list[Step]:
+def reaching_steps(task: Task, limits: DeviceLimits, like: Workload, types: Sequence[Types], seed: int) -> list[Step]:
     """Derived steps to enter blocks that no launch has entered, as a row may have to exceed a parameter of the
     template: for each of the combinations of `types` `MAX_COVERAGE_STEPS` on further drawn sizes, each size in turn as
     long as the memory budget allows, and `MAX_NEIGHBOUR_STEPS` beside the task's own shapes."""
@@ -303,7 +334,7 @@ def reaching_steps(
     return [step for turn in itertools.zip_longest(*found) for step in turn if step is not None]
 
 
-def _near_steps(shapes: Shapes, types: Mapping[str, str]) -> list[Step]:
+def _near_steps(shapes: Shapes, types: Types) -> list[Step]:
     """The task's own shapes with each size in turn one more, the largest first: large arrays take own paths."""
     task, found = shapes.task, dict[str, Step]()
     for own in sorted(shapes.own, key=lambda one: array_bytes(task, one), reverse=True):
@@ -318,6 +349,14 @@ def source_size_steps(shapes: Shapes, source: str, known: Collection[Step] = ())
     """Steps in which each size in turn is what `source` compares something with, its neighbours and a multiple, in each
     combination of types; other sizes are drawn. known: steps that have some of these sizes already."""
     made: dict[str, Step] = {}
+    scalars = [one.name for one in shapes.task.arguments if _ways_to_make_up(shapes.task, one) is WHOLE_SCALARS]
+
+    def add(types: Types, turn: int, name: str, value: int) -> None:
+        if (sizes := shapes.drawn(rng, types, fixed={name: value} if name not in scalars else {})) is not None:
+            step = shapes.step(resized(shapes.like, sizes, types, "from the source"), turn)
+            contents = replace(step.contents, scalars=((name, value),) if name in scalars else ())
+            made.setdefault(step.name, replace(step, contents=contents))
+
     met = {(one, tuple(step.workload.types.items())) for step in known for one in step.workload.sizes.items()}
     long, rng = [name for name in shapes.like.sizes if name in shapes.extents], np.random.default_rng([shapes.seed, 1])
     numbers = [number for number in source_integers(source) if number >= MIN_SOURCE_SIZE]
@@ -326,19 +365,13 @@ def source_size_steps(shapes: Shapes, source: str, known: Collection[Step] = ())
         beside = (number, number - 1, number + 1, number * int(rng.integers(2, MAX_MULTIPLE)))
         for turn, (name, value) in enumerate(itertools.product(long, beside)):
             for types in shapes.types:
-                if ((name, value), tuple(types.items())) in met:
-                    continue
-                if (sizes := shapes.drawn(rng, types, fixed={name: value})) is not None:
-                    workload = resized(shapes.like, sizes, types, "from the source")
-                    made.setdefault(workload.name, shapes.step(workload, turn))
+                if ((name, value), tuple(types.items())) not in met:
+                    add(types, turn, name, value)
     short = [name for name in shapes.like.sizes if name not in shapes.extents]
     small = [number for number in source_integers(source) if number <= MAX_SHORT_SIZE][:MAX_SHORT_NUMBERS]
     values = [value for number in small for value in (number - 1, number, number + 1, 2 * number)]
-    for turn, (name, value) in enumerate(itertools.product(short, values)):
-        types = shapes.types[turn % len(shapes.types)]
-        if (sizes := shapes.drawn(rng, types, fixed={name: value})) is not None:
-            workload = resized(shapes.like, sizes, types, "from the source")
-            made.setdefault(workload.name, shapes.step(workload, turn))
+    for turn, (name, value) in enumerate(itertools.product([*short, *scalars], values)):
+        add(shapes.types[turn % len(shapes.types)], turn, name, value)
     return list(made.values())
 
 
@@ -354,6 +387,7 @@ class Shapes:
         self._costs: dict[tuple[object, ...], tuple[float, float]] = {}
         self._held: dict[tuple[object, ...], bool] = {}
         self._longest: dict[tuple[object, ...], int] = {}
+        self._least: dict[tuple[str, ...], dict[str, int]] = {}
         self._places: dict[str, list[int]] = {}
         self._failed = self._found = 0
         self._required = [part for text in (*task.requires, *task.conditions) for part in conjuncts(text)]
@@ -369,27 +403,23 @@ class Shapes:
         return Step(workload, Contents("task", self.seed, CHANGES[turn % len(CHANGES)]), derived=True)
 
     def drawn(
-        self,
-        rng: np.random.Generator,
-        types: Mapping[str, str],
-        *,
-        fixed: Mapping[str, int] | None = None,
-        longest: str = "",
-        roomy: float | None = None,
+        self, rng: Rng, types: Types, *, fixed: Sizes | None = None, longest: str = "", roomy: float | None = None
     ) -> dict[str, int] | None:
         """Drawn sizes that the task allows, within the limits of a usual step if possible; None where none was found.
         fixed: sizes that are given. longest: a size that is as long as `roomy` times the limits allow, or nearly so;
-        `LONG_FACTOR` if left out."""
-        factor = LONG_FACTOR[self.kind] if roomy is None else roomy
+        `LONG_FACTOR` if left out, or `BALANCED_FACTOR` beside a given size, or what is beyond the task's own sizes."""
+        factor = (BALANCED_FACTOR if longest and fixed else LONG_FACTOR[self.kind]) if roomy is None else roomy
         if self._failed > MAX_FAILED + 2 * self._found:
             return None
         usual = (self.cheap[0] * factor, self.cheap[1]) if longest else self.cheap
         if not longest and rng.random() < MOST_SHARE and self.most[0] <= factor * self.cheap[0]:
             usual = self.most  # a table that the task needs leaves room for the other arrays
+        if longest and self._longest_within(usual, longest, types) < max(one.sizes[longest] for one in self.own):
+            usual = max(usual[0], min(factor * self.most[0], MAX_LONG_BYTES[self.kind])), self.most[1]
         for limit in [usual] * ATTEMPTS + [self.most]:
             start = dict(fixed or {})
             if longest:
-                most = self._longest_within(limit, longest, types)
+                most = self._longest_within(limit, longest, types, fixed)
                 start[longest] = max(1, int(most * rng.uniform(0.5, 1)))
             if (sizes := self._drawn_within(limit, rng, types, start)) is not None:
                 self._found += 1
@@ -397,7 +427,7 @@ class Shapes:
         self._failed += 1
         return None
 
-    def balanced(self, rng: np.random.Generator, types: Mapping[str, str]) -> dict[str, int] | None:
+    def balanced(self, rng: Rng, types: Types) -> dict[str, int] | None:
         """Extents of about the same length, as long together as `BALANCED_FACTOR` allows, or equal powers of two; None
         where the task allows neither."""
 
@@ -414,7 +444,7 @@ class Shapes:
         allowed = (one for one in tried if all(self._holds(text, one, types) for text in self._required))
         return next((one for one in allowed if fits(one, least=1.0)), None)
 
-    def sizes_elsewhere(self, rng: np.random.Generator, visited: Collection[object]) -> Iterator[tuple[str, int]]:
+    def sizes_elsewhere(self, rng: Rng, visited: Collection[object]) -> Iterator[tuple[str, int]]:
         """A drawn size in each place (see `Step.places`) of a size that may be long which is not `visited`."""
         for name in sorted(self.extents):
             longest = self._longest_within(self.cheap, name, self.like.types)
@@ -426,12 +456,10 @@ class Shapes:
                 if (name, power, bits) not in visited and first <= most:
                     yield name, first + step * int(rng.integers((most - first) // step + 1))
 
-    def _drawn_within(
-        self, limit: tuple[float, float], rng: np.random.Generator, types: Mapping[str, str], start: dict[str, int]
-    ) -> dict[str, int] | None:
+    def _drawn_within(self, limit: Limit, rng: Rng, types: Types, start: dict[str, int]) -> dict[str, int] | None:
         """One size after the other: first the sizes that make no array long, then the others in a drawn order, each
         within what the sizes before it leave of `limit`."""
-        smallest = {name: 1 if name in self.extents else size for name, size in self.like.sizes.items()}
+        smallest = self._smallest(types)
         order = [str(name) for name in rng.permutation(sorted(set(smallest) - set(start)))]
         sizes = dict(start)
         for name in sorted(order, key=lambda name: name in self.extents):
@@ -464,7 +492,7 @@ class Shapes:
         fits = 0 <= moved <= limit[0] and 0 <= done <= limit[1]
         return made if fits and all(self._holds(text, made, types) for text in self._required) else None
 
-    def _place(self, rng: np.random.Generator, name: str) -> tuple[int, float]:
+    def _place(self, rng: Rng, name: str) -> tuple[int, float]:
         """The next kind of a size, of `SIZE_KINDS`, and its share of the logarithm of the range, of all combinations in
         a drawn order."""
         if not (places := self._places.setdefault(name, [])):
@@ -472,16 +500,7 @@ class Shapes:
         kind, part = divmod(places.pop(), STRATA)
         return kind, (part + rng.random()) / STRATA
 
-    def _proposed(
-        self,
-        rng: np.random.Generator,
-        name: str,
-        sizes: Mapping[str, int],
-        most: int,
-        place: tuple[int, float],
-        *,
-        tied: bool,
-    ) -> int:
+    def _proposed(self, rng: Rng, name: str, sizes: Sizes, most: int, place: tuple[int, float], *, tied: bool) -> int:
         """A value of a size up to `most`. place: see `_place`; tied: as a task may tie it to the other `sizes`, or one
         of the task's own."""
         kind, part = place
@@ -509,11 +528,26 @@ class Shapes:
             size = power * (units if power == MAX_POWER else units - 1 + units % 2)
         return min(max(1, size), most)
 
-    def _longest_within(self, limit: tuple[float, float], name: str, types: Mapping[str, str]) -> int:
-        """About the largest value of a size with which a workload keeps to `limit`, the other extents being 1."""
-        key = (name, limit, *types.values())
+    def _smallest(self, types: Types) -> dict[str, int]:
+        """The least sizes for which what the task requires of each alone holds; of those that make no array long, the
+        task's own."""
+        key = tuple(types.values())
+        if key not in self._least:
+            sizes = dict(self.like.sizes)
+            for name in sorted(self.extents):
+                alone = [text for text, names in self._names.items() if names == [name]]
+                values = (value for value in range(1, min(sizes[name], MAX_SHORT_SIZE) + 1) if alone)
+                fit = (one for one in values if all(self._holds(text, {**sizes, name: one}, types) for text in alone))
+                sizes[name] = next(fit, sizes[name] if alone else 1)
+            self._least[key] = sizes
+        return self._least[key]
+
+    def _longest_within(self, limit: Limit, name: str, types: Types, fixed: Sizes | None = None) -> int:
+        """About the largest value of a size with which a workload keeps to `limit`, the other extents being as small as
+        they may be, or `fixed`."""
+        key = (name, limit, *types.values(), *(fixed or {}).items())
         if key not in self._longest:
-            smallest = {other: 1 if other in self.extents else size for other, size in self.like.sizes.items()}
+            smallest = {**self._smallest(types), **(fixed or {})}
 
             def fits(size: int, *, known: bool = True) -> bool:
                 moved, done = self._cost(smallest | {name: size}, types)
@@ -546,14 +580,14 @@ class Shapes:
         longest = (self._longest_within(self.cheap, name, self.like.types) for name in self.extents)
         return number <= MAX_ELEMENTS_PER_BYTE * self.cheap[0] and any(length > number for length in longest)
 
-    def _holds(self, requirement: str, sizes: Mapping[str, int], types: Mapping[str, str]) -> bool:
+    def _holds(self, requirement: str, sizes: Sizes, types: Types) -> bool:
         """Whether one of the task's requirements holds for made-up sizes."""
         key = (requirement, *(sizes[name] for name in self._names[requirement]), *types.values())
         if key not in self._held:
             self._held[key] = allows(self.task, resized(self.like, sizes, types, ""), requirement)
         return self._held[key]
 
-    def _cost(self, sizes: Mapping[str, int], types: Mapping[str, str]) -> tuple[float, float]:
+    def _cost(self, sizes: Sizes, types: Types) -> tuple[float, float]:
         """Bytes and operations of made-up sizes, -1 where they have no value, as an array would be empty."""
         key = (*(sizes[name] for name in self.like.sizes), *types.values())
         if key not in self._costs:
@@ -574,7 +608,7 @@ def _combined_types(task: Task, limits: DeviceLimits, seed: int) -> list[dict[st
     return [types for types in every if set(types.values()) <= known]
 
 
-def resized(like: Workload, sizes: Mapping[str, int], types: Mapping[str, str], origin: str) -> Workload:
+def resized(like: Workload, sizes: Sizes, types: Types, origin: str) -> Workload:
     """`like` with made-up sizes and types, named after them and their `origin`."""
     name = " ".join(("x".join(map(str, sizes.values())), *types.values(), f"({origin})"))
     return like.model_copy(update={"sizes": dict(sizes), "types": dict(types), "name": name})
@@ -618,15 +652,14 @@ def array_bytes(
     return _number(total, without)
 
 
-def _scalar_levels(task: Task) -> dict[str, int]:
-    """For each scalar, how many values beside the task's own it takes in the checks."""
-    levels = {}
-    for argument in task.arguments:
-        if argument.role == "scalar":
-            types = task.types.get(argument.dtype, (argument.dtype,))
-            changed = len(SCALARS) if all(DTYPES[dtype].is_float for dtype in types) else 0
-            levels[argument.name] = len(argument.values) or changed
-    return levels
+def _ways_to_make_up(task: Task, argument: Argument) -> tuple[Callable[[float, Rng], float], ...]:
+    """How values of a scalar that the task does not list are made; none of a whole number that depends on sizes, or for
+    whose own value Triton compiles a kernel."""
+    are_floats = {DTYPES[dtype].is_float for dtype in task.types.get(argument.dtype, (argument.dtype,))}
+    if argument.role != "scalar" or argument.values or len(are_floats) > 1:
+        return ()
+    is_fixed = parse(argument.value or "").names or "triton" in task.backends
+    return SCALARS if True in are_floats else () if is_fixed else WHOLE_SCALARS
 
 
 def _scalars(task: Task, workload: Workload, chosen: Mapping[str, int], seed: int) -> tuple[tuple[str, float], ...]:
@@ -637,19 +670,19 @@ def _scalars(task: Task, workload: Workload, chosen: Mapping[str, int], seed: in
             with contextlib.suppress(TaskError):
                 own = task.scalar_of(argument, workload)
                 if argument.values:
-                    listed = argument.model_copy(update={"value": argument.values[level - 1]})
-                    value = task.scalar_of(listed, workload)
+                    value = task.scalar_of(argument.model_copy(update={"value": argument.values[level - 1]}), workload)
                 else:
-                    value = SCALARS[level - 1](own, np.random.default_rng([seed, level, *argument.name.encode()]))
-                if value != own:
+                    make = _ways_to_make_up(task, argument)[level - 1]
+                    value = make(own, np.random.default_rng([seed, level, *argument.name.encode()]))
+                dtype = DTYPES[task.dtype_of(argument, workload)]
+                if value != own and (dtype.is_float or dtype.span[0] <= value <= dtype.span[1]):
                     found.append((argument.name, value))
     return tuple(found)
 
 
 def made_up_scalars(task: Task, workload: Workload, seed: int) -> Iterator[tuple[str, int, float]]:
     """The values of scalars that no task lists: name, level and value on `workload`."""
-    levels = _scalar_levels(task)
     for argument in task.arguments:
-        for level in range(1, 1 + levels.get(argument.name, 0)) if not argument.values else ():
+        for level in range(1, 1 + len(_ways_to_make_up(task, argument))):
             for name, value in _scalars(task, workload, {argument.name: level}, seed):
                 yield name, level, value

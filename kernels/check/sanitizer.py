@@ -343,9 +343,11 @@ def _interpreter(task: Task, log: Path) -> Callable[[Candidate, Step], None]:
     limits = found.devices[0].limits
     compiled, device = cache(open_compiler(limits).compile), open_device(limits)
     reports = log.open(encoding="utf-8", errors="replace")
+    held = []
 
     def place(size: int, host: Any) -> Any:
-        buffer = device.allocate(size)
+        # In the place of a buffer that was given back Oclgrind takes what a kernel writes for unwritten.
+        held.append(buffer := device.allocate(size))
         if host is not None:
             device.write(buffer, host.view(np.uint8))
         return buffer

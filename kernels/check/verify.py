@@ -210,7 +210,7 @@ def measure_baseline(
     sticky = False
     try:
         outside = infeasible_on(baseline.template, baseline.config, step.workload, data.device.limits)
-        if outside is None and not step.own and (beyond := data.beyond_integers()):
+        if outside is None and not step.own and (beyond := data.beyond_type()):
             return Skipped(step.name, beyond, reason="reference")
         found = _deviations(baseline, step, data, loaded) if outside is None else outside.detail
         if not isinstance(found, str):

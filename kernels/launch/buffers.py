@@ -268,15 +268,35 @@ class WorkloadData:
         lenient: `ROUNDING_FACTOR` times the change of each element, or more for long sums on tensor cores, as where
         large numbers cancel, or exponents are large, no tolerance that was chosen for other contents is fair. Where
         results are compared with the original kernel's, which have roundings of their own, at least `SUM_ORDER_FACTOR`
-        times the root mean square over each output, as it is chance which element meets which rounding.
+        times the root mean square over each output, as it is chance which element meets which rounding. Lenient ones
+        also have `_underflow`.
         """
         slack = {}
         factor = rounding_factor([one.dtype for one in self.places], self.workload, self.device.limits.kind)
-        for name, result in self.expected_of(index).items():
-            changes = self._changes(index, name)
+        for place in self.outputs:
+            changes = self._changes(index, place.argument.name)
             least = 0.0 if self.task.reference else SUM_ORDER_FACTOR * float(np.sqrt(np.mean(changes * changes)))
-            slack[name] = np.maximum(least, factor * changes) if lenient else np.full(result.shape, least)
+            more = factor * changes if lenient else 0.0 * changes
+            slack[place.argument.name] = np.maximum(least, more) + (self._underflow(index, place) if lenient else 0.0)
         return slack
+
+    def _underflow(self, index: int, output: Slot) -> float:
+        """The error of a kernel that rounds to the output's 16 bits between two operations: what it rounds is off by up
+        to half of the least number of the type, and then multiplied, by the largest finite float at most."""
+        kind, inputs = DTYPES[output.dtype], self._inputs(index)
+        if kind.size != 2 or not kind.is_float:
+            return 0.0
+        floats = [one.argument.name for one in self.places if one.argument.role != "out" and DTYPES[one.dtype].is_float]
+        factors = (np.abs(on_host(inputs[name])) for name in floats)
+        largest = max((float(array[np.isfinite(array)].max(initial=0.0)) for array in factors), default=0.0)
+        return math.ldexp(kind.finite[0], -kind.fraction_bits - 1) * largest
+
+    def _inputs(self, index: int) -> dict[str, Any]:
+        """The inputs that set `index` holds, in float64 and in shape, by name."""
+        read = [place for place in self.places if place.argument.role != "out"]
+        views = {one.argument.name: self.view(one, index, pristine=True) for one in read}
+        inputs = {one.argument.name: self.device.array(views[one.argument.name], one.dtype) for one in read}
+        return values_of(self.device.xp, self.task, self.workload, inputs)
 
     def _changes(self, index: int, output: str) -> Any:
         """The change of a result when each input changes by about a rounding: the largest of `ROUNDING_ATTEMPTS`.
@@ -288,14 +308,11 @@ class WorkloadData:
         xp, variant = self.device.xp, self.variants[self._held[index]]
         if ("changes", output) not in variant.memo:
             whole = {place.argument.name: not DTYPES[place.dtype].is_float for place in self.outputs}
-            read = [place for place in self.places if place.argument.role != "out"]
-            views = {one.argument.name: self.device.view(variant.image, one.offset, one.nbytes) for one in read}
-            inputs = {one.argument.name: self.device.array(views[one.argument.name], one.dtype) for one in read}
-            values = values_of(xp, self.task, self.workload, inputs)
+            values = self._inputs(index)
             for attempt in range(ROUNDING_ATTEMPTS):
                 rng, moved = np.random.default_rng(attempt), dict(values)
-                for place in read:
-                    if DTYPES[place.dtype].is_float:
+                for place in self.places:
+                    if place.argument.role != "out" and DTYPES[place.dtype].is_float:
                         value = values[place.argument.name]
                         moved[place.argument.name] = value * _factors(xp, value, place, rng, ties=whole[output])
                 for name, result in self._results(moved).items():
@@ -310,17 +327,18 @@ class WorkloadData:
         """The results, as flat float64 arrays by output name, that belong to what set `index` holds."""
         return self.variants[self._held[index]].expected
 
-    def beyond_integers(self) -> str:
-        """Where a result is beyond the integers of its output's type, and so what a kernel stores is not defined: wraps
-        and the nearest are both usual. Empty where it is not."""
+    def beyond_type(self) -> str:
+        """Where a result is beyond its output's type: what a kernel stores of one beyond the integers is not defined,
+        as wraps and the nearest are both usual, and beside the least numbers of a type its way to an infinity may lead
+        over a NaN. Empty where none is."""
         for output in self.task.outputs:
             dtype = DTYPES[self.task.dtype_of(output, self.workload)]
-            if dtype.is_float:
+            if dtype.is_float and "lowest" not in self.contents.kinds:
                 continue
             least, largest = dtype.span
             for variant in self.variants:
                 results = on_host(variant.expected[output.name])
-                beyond = (results < least - 0.5) | (results > largest + 0.5)
+                beyond = (results < least - 0.5) | (results > largest + 0.5) | np.isinf(results)
                 if beyond.any():
                     value = float(results[beyond][0])
                     return f"the reference's {output.name} is {value:g} there, which {dtype.name} cannot hold"

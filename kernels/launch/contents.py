@@ -38,6 +38,8 @@ the type, does not overflow."""
 LARGEST = 1e15
 """The largest magnitude there: beyond it sums of squares overflow in float32, where the reference is finite, and each
 right kernel makes an infinity or a NaN of its own."""
+LOWEST = 2.0**-6
+"""The sum of a row of "lowest", as a share of the type's range."""
 LONGEST_EXPONENTS = 40
 """Binary exponents of "exponents" in a step that does not take the whole range of its type."""
 EXACT = 1 << 53
@@ -148,6 +150,12 @@ class _Floats:
         most = min(LARGEST, HEADROOM * DTYPES[self.dtype].finite[1])
         return self.stretch(-self.between(min(1e4, most / 2), most))
 
+    def lowest(self) -> NDArray[Any]:
+        """A stretch of about the least numbers of the type, as masks hold, of which a row's sum is finite."""
+        largest = DTYPES[self.dtype].finite[1]
+        most = LOWEST * largest / self.row if largest > LARGEST else HEADROOM * largest
+        return self.stretch(-self.between(most / 1000, most))
+
     def counts(self) -> NDArray[Any]:
         """Whole numbers, from zero on or of either sign."""
         most = min(1 << int(self.rng.choice(COUNTED_BITS)), int(HEADROOM * DTYPES[self.dtype].finite[1]) + 1)
@@ -216,6 +224,7 @@ KINDS: dict[str, Callable[[_Floats], NDArray[Any]]] = {
     "infinities": lambda one: one.scattered(-np.inf, np.inf),
     "masked": _Floats.masked,
     "hidden": _Floats.hidden,
+    "lowest": _Floats.lowest,
     "padding": lambda one: one.stretch(0.0),
     "repeated": _Floats.stretch,
     "counts": _Floats.counts,
@@ -225,18 +234,23 @@ KINDS: dict[str, Callable[[_Floats], NDArray[Any]]] = {
 drawn too."""
 PLAIN = ("task", "normal", "uniform")
 """Kinds under which the effect of the other arrays of a step shows."""
-DEFINED = frozenset((*PLAIN, "edges", "nans"))
+DEFINED = frozenset((*PLAIN, "edges", "sorted", "nans"))
 """Where a NaN of the reference counts as its result. Under other kinds a NaN comes of arithmetic that the task does not
 speak of, such as infinity less infinity, and an element that should be one may be anything."""
-HEAVY = frozenset(("outliers", "columns", "heavy_tails", "sorted", "exponents", "peak", "hidden"))
+HEAVY = frozenset(("outliers", "columns", "heavy_tails", "sorted", "exponents", "peak", "hidden", "lowest"))
 """Where a few elements have the largest rounding errors, as large terms or partial sums happen to cancel: another order
 of a sum has several times the largest error, and so do tensor cores, which cut off the bits that an FMA rounds."""
 COMPARABLE = frozenset(KINDS) - HEAVY - {"ties", "constant", "padding", "counts", "tiny", "zeros", "signed_zeros"}
 """Where the root mean square of the errors tells how precisely a kernel computes. Where terms are nearly equal, as are
 exponentials of tiny numbers, a sum rounds the same way again and again, and its error tells how the sum is ordered."""
-EQUAL = frozenset(
-    ("ties", "constant", "peak", "hidden", "padding", "counts", "zeros", "signed_zeros", "outliers", "columns")
-)
+EQUAL = HEAVY - {"heavy_tails", "sorted", "exponents"} | {
+    "ties",
+    "constant",
+    "padding",
+    "counts",
+    "zeros",
+    "signed_zeros",
+}
 """Where terms of a sum are equal, or small beside a few others, so that a sum of one term after the other rounds the
 same way again and again."""
 INFINITE, EXTREME = frozenset(("infinities", "masked")), HEAVY | {"large", "shifted", "negative", "tiny", "subnormal"}
@@ -480,10 +494,12 @@ def _integers(
 
 
 def _with_other_nans(values: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
-    """Half of the NaN with other bits: a GPU computes 0x7fffffff, a CPU 0x7fc00000 with or without a sign."""
+    """Half of the NaN with the bits that a GPU computes, 0x7fffffff, the others with a CPU's, 0x7fc00000; a quarter of
+    either with a sign."""
     bits, nans = values.view(f"u{values.itemsize}"), np.flatnonzero(np.isnan(values))
-    sign, at = 1 << 8 * values.itemsize - 1, nans[rng.random(nans.size) < 0.5]
-    bits[at] = np.where(rng.random(at.size) < 0.5, bits[at], sign - 1) | (sign if rng.random() < 0.5 else 0)
+    sign = 1 << 8 * values.itemsize - 1
+    bits[nans[rng.random(nans.size) < 0.5]] = sign - 1
+    bits[nans[rng.random(nans.size) < 0.25]] |= sign
     return values
 
 

@@ -106,8 +106,8 @@ class Argument(Strict):
 
     role: `in` is read only, `out` is written only, `inout` both (its result is compared too), `scalar` is passed by
     value. dtype: a data type or one of the task's type names. shape: an expression for each dimension. values: of a
-    scalar, further values that a kernel must be right for; a scalar of a float type that has none is checked with some
-    of Tunesmith's choice, where reference and baseline follow.
+    scalar, further values that a kernel must be right for; one that has none is checked with some of Tunesmith's
+    choice, where reference and baseline follow, unless it is a whole number that depends on sizes.
     """
 
     name: Identifier

@@ -170,7 +170,8 @@ BARRIER = "    barrier(CLK_LOCAL_MEM_FENCE);\n"
         (f"{BARRIER}    for", "    for", "Read-write data race at local memory: work-item"),
         ("me == 0) for", "me == 0 && d < 0) for", ""),
         ("    sums[me] = sum;", "    if (me % 2) sums[me] = sum;", "Uninitialized value written to global"),
-        # Here it errs.
+        # Here it errs, and where a kernel reads what it wrote into a buffer in the place of one that was given back.
+        ("] / sums[0];", "] / sums[0];\n    for (int col = me; col < d; col += 64) out[row * d + col] *= 1.0f;", ""),
         ("    sums[me] = sum;", "    float16 all = sum; all.s3 = all.hi.s3; sums[me] = all.s3;", ""),
         ("out[row * d + col]", "out[row * d + col + 1]", "Invalid write of size 4 at global memory"),
         (BARRIER, "    if (me < 32) barrier(CLK_LOCAL_MEM_FENCE);\n", "divergence detected (barrier): work-item"),
@@ -180,8 +181,8 @@ def test_oclgrind_names_races_and_what_nobody_wrote(device: Any, old: str, new: 
     """What is only a wrong result is for other checks."""
     wrong = TASK.sources("opencl").baseline.template.model_copy(update={"source": ROW.replace(old, new, 1)})
     types = {**TASK.workloads[0].types, "T": "float32"}
-    small = TASK.workloads[0].model_copy(update={"sizes": {"n": 2, "d": 70}, "types": types})
-    steps = [Step(small, Contents("normal"), derived=True)]
+    small = [TASK.workloads[0].model_copy(update={"sizes": {"n": 2, "d": d}, "types": types}) for d in (3, 70)]
+    steps = [Step(one, Contents("normal"), derived=True) for one in small]
     (found,) = sanitize([(Candidate(wrong, {}, {}), PLAIN_KERNEL, steps)], TASK, device.limits, device.index)
     assert isinstance(found, WrongResult) == bool(expected), found
     assert not expected or expected in str(found)
