@@ -31,13 +31,7 @@ from tunesmith.kernels.build.artifact import Artifact, Candidate
 from tunesmith.kernels.build.source import code_key
 from tunesmith.kernels.check.compare import measure_set, warm_up
 from tunesmith.kernels.launch.buffers import WorkloadData
-from tunesmith.kernels.measure.opponents import (
-    Encounter,
-    Prepared,
-    Rival,
-    forget_compiled,
-    prepare_opponent,
-)
+from tunesmith.kernels.measure.opponents import Encounter, Prepared, Rival, forget_compiled, prepare_opponent
 from tunesmith.kernels.measure.roofs import measure_roofline
 from tunesmith.kernels.measure.timing import (
     Comparison,

@@ -15,14 +15,7 @@ from tunesmith.hw.probe import probe_cuda
 from tunesmith.kernels.backends import BoundLaunch, open_device
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.source import Specialised
-from tunesmith.kernels.check.compare import (
-    _HEADS,
-    _UNCHANGED,
-    _compare,
-    _compare_source,
-    fused_check,
-    measure_set,
-)
+from tunesmith.kernels.check.compare import _HEADS, _UNCHANGED, _compare, _compare_source, fused_check, measure_set
 from tunesmith.kernels.launch.buffers import WorkloadData
 from tunesmith.kernels.launch.contents import Contents, draw
 from tunesmith.kernels.launch.reference import expected_results

@@ -164,11 +164,7 @@ def _launch_bounds(subject: Subject, threads: int) -> Change | Refused:
 
 BLOCK_SIZE = Pass("block_size", _sizes, _block_size, languages=("cuda", "opencl"))
 WORK_PER_THREAD = Pass(
-    "work_per_thread",
-    _movable,
-    _work_per_thread,
-    after=("block_size", "own_bins"),
-    languages=("cuda", "opencl"),
+    "work_per_thread", _movable, _work_per_thread, after=("block_size", "own_bins"), languages=("cuda", "opencl")
 )
 MORE_BLOCKS = Pass("more_blocks", _turns, _more_blocks)
 _BEFORE = ("block_size", "row_teams", "permuted_tiles", "output_tiles", "column_lanes")

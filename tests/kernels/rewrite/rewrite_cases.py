@@ -20,12 +20,7 @@ RAW = Path(__file__).resolve().parents[2] / "raw"
 
 
 def task_of(
-    name: str,
-    code: str,
-    arrays: Arrays,
-    launch: LaunchGeometry,
-    scalars: dict[str, str],
-    backend: BackendName = "cuda",
+    name: str, code: str, arrays: Arrays, launch: LaunchGeometry, scalars: dict[str, str], backend: BackendName = "cuda"
 ) -> Task:
     """A task of one kernel. arrays: role, data type and length by name; scalars: data type by name, in their order."""
     arguments = [

@@ -93,10 +93,7 @@ LOOPS = [
 SQUARE = LaunchGeometry(grid=("ceil_div(n, 32)", "ceil_div(n, 8)"), block=("32", "8"))
 PRODUCT = same(
     (SQUARE, {name: PLANE["a"] for name in "ax"} | {"y": ("inout", "float32", "n * n")}, 75),
-    [
-        {"OUTPUT_TILE": 64, "OUTPUT_DEPTH": 16, "OUTPUT_ROWS": 4, "OUTPUT_COLUMNS": 4},
-        {"BLOCK_X": 16, "BLOCK_Y": 4},
-    ],
+    [{"OUTPUT_TILE": 64, "OUTPUT_DEPTH": 16, "OUTPUT_ROWS": 4, "OUTPUT_COLUMNS": 4}, {"BLOCK_X": 16, "BLOCK_Y": 4}],
     """int j = blockIdx.x * 32 + threadIdx.x, i = blockIdx.y * 8 + threadIdx.y; if (i < n && j < n) {
     y[i * n + j] *= 0.5f; for (int k = 0; k < n; ++k) y[i * n + j] += a[i * n + k] * x[k * n + j]; }""",
     """int j = blockIdx.x * 32 + threadIdx.x, i = blockIdx.y * 8 + threadIdx.y; if (i < n && j < n) {

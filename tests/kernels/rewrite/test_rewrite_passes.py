@@ -49,11 +49,7 @@ AT = "int r = blockIdx.y * blockDim.y + threadIdx.y, c = blockIdx.x * blockDim.x
 INSIDE = f"{AT} if (r >= n || c >= n) return;"
 EACH, ROW = "int r = blockIdx.x * blockDim.x + threadIdx.x; if (r >= n) return;", "for (int k = 0; k < n; ++k)"
 HINTS = [
-    *stays(
-        ("STORES", LINE, X | Y),
-        f"{ELEMENT} y[i] += x[i];",
-        f"{ELEMENT} {{ float v = (y[i] = x[i]); y[i] = v; }}",
-    ),
+    *stays(("STORES", LINE, X | Y), f"{ELEMENT} y[i] += x[i];", f"{ELEMENT} {{ float v = (y[i] = x[i]); y[i] = v; }}"),
     *stays(
         ("LOADS", LINE, X | Y),
         f"{ELEMENT} {{ use(x); y[i] = x[i]; }}",
