@@ -9,11 +9,10 @@ import contextlib
 import logging
 import os
 import secrets
-import signal
 import socket
 import tempfile
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -37,34 +36,32 @@ def cluster() -> Iterator[bool]:
     Gives whether it was there before. Raises `TunesmithError` where it cannot be used."""
     address = os.environ.get("RAY_ADDRESS")
     already = ray.is_initialized()
-    on_sigterm = signal.getsignal(signal.SIGTERM)
     # Ray's own progress lines and usage notice are not for our users; failures come to us as exceptions.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    try:
-        if not already:
-            if address:
-                _require_reachable(address)
-            else:
-                _require_room()
-                _keep_token()
-            ray.init(
-                address=address or "local",
-                include_dashboard=None if address else False,
-                logging_level=logging.ERROR,
-                log_to_driver=False,
-            )
-    except (OSError, ValueError, RuntimeError) as error:
-        where = f"at RAY_ADDRESS={address}" if address else "on this machine"
-        raise TunesmithError(f"No Ray cluster could be used {where}: {error}.") from error
-    # Ray's own handler prints a stack and ends the process at once, so one that was there before is kept.
-    if callable(on_sigterm) and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, on_sigterm)
-    try:
+    with contextlib.ExitStack() as at_end:
+        try:
+            if not already:
+                if address:
+                    _require_reachable(address)
+                else:
+                    _require_room()
+                    _keep_token()
+                # Interrupted in this thread, Ray's start would end half-way, by Ray's own handler of SIGTERM. The other
+                # thread ends after Ray, whose processes die with the thread that started them.
+                thread = at_end.enter_context(ThreadPoolExecutor(1))
+                at_end.callback(thread.submit, ray.shutdown)
+                thread.submit(
+                    ray.init,
+                    address=address or "local",
+                    include_dashboard=None if address else False,
+                    logging_level=logging.ERROR,
+                    log_to_driver=False,
+                ).result()
+        except (OSError, ValueError, RuntimeError) as error:
+            where = f"at RAY_ADDRESS={address}" if address else "on this machine"
+            raise TunesmithError(f"No Ray cluster could be used {where}: {error}.") from error
         yield bool(address) or already
-    finally:
-        if not already:
-            ray.shutdown()
 
 
 def _require_room() -> None:

@@ -130,6 +130,8 @@ def tune(
         if earlier is not None:
             # Before `RunStarted`: a run that was begun has everything it needs.
             journal.append(earlier)
+            if count := len(earlier.suggestions):
+                listener(Progress("start", f"configurations of earlier runs go first: {count}; --no-wisdom omits them"))
         origin = origin_of(None if isinstance(task, Task) else chosen.task)
         journal.append(events.RunStarted(settings=chosen, task=loaded, device=device, origin=origin))
         with _opened(loaded, device, chosen, journal, listener, models) as context:

@@ -134,7 +134,8 @@ class Settings(BaseModel, frozen=True, extra="forbid", protected_namespaces=()):
     reference_deadline: float = _option(60.0, "Seconds that the task's reference may take for one workload.", gt=0)
     check_time: Seconds | None = _option(
         None,
-        "Time to check a winner on made-up sizes (default: 20 s on a GPU, 60 s on a CPU).",
+        "Time for the checks on made-up sizes, such as 30s (default: 20 s on a GPU, 60 s on a CPU). Compiling, the "
+        "task's own sizes, timing and a sanitizer come on top.",
         metavar="DURATION",
         gt=0,
     )
@@ -150,9 +151,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", protected_namespaces=()):
         "be set by its own option.",
     )
     branches: int = _option(2, "With a model: maximum number of templates tuned side by side in a round.", ge=1, le=8)
-    planner: Literal["model", "rules"] = _option(
-        "model", "With a model: who plans a round, the model (a call) or rules."
-    )
+    planner: Literal["model", "rules"] = _option("model", "With a model: who plans, the model (a call) or rules.")
     repairs: int = _option(3, "With a model: how often a broken template is returned for repair.", ge=0, le=20)
     least_gain: float = _option(
         0.03, "With a model: end after a round that brought less than this share, over all workloads.", ge=0, lt=1

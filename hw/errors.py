@@ -34,6 +34,11 @@ def refusals(what: str, remedy: str) -> Iterator[None]:
         raise TunesmithError(f"{what} ({error.strerror}); {remedy}.") from error
 
 
+def how_to_install(extra: str) -> str:
+    """A clause: how an optional part of this package is installed, from an index and in a clone."""
+    return f"install the extra {extra}: `pip install 'tunesmith[{extra}]'`, in a clone `pip install -e '.[{extra}]'`"
+
+
 @dataclass(frozen=True, slots=True)
 class Unavailable:
     """A driver or its package cannot be used; `reason` is a full sentence. no_device: the driver works, but shows no

@@ -104,14 +104,13 @@ def _is_rate(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
 
 
-def _is_triple(value: object) -> bool:
-    return isinstance(value, list) and len(value) == 3 and all(map(_is_count, value))
-
-
 _WANTED: Final[dict[str, tuple[Callable[[object], bool], str]]] = {
     "int": (_is_count, "a positive whole number"),
     "float": (_is_rate, "a positive number"),
-    "Triple": (_is_triple, "a list of three positive whole numbers"),
+    "Triple": (
+        lambda value: isinstance(value, list) and len(value) == 3 and all(map(_is_count, value)),
+        "a list of three positive whole numbers",
+    ),
     "str": (lambda value: isinstance(value, str), "a text"),
     "Backend": (get_args(Backend).__contains__, "'cuda', 'triton' or 'opencl'"),
     "Kind": (get_args(Kind).__contains__, "'gpu' or 'cpu'"),

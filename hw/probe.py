@@ -17,7 +17,7 @@ from tunesmith.hw.drivers import Report, nvml, opencl
 from tunesmith.hw.drivers import cuda as cuda_driver
 from tunesmith.hw.drivers.cuda import CudaGpu
 from tunesmith.hw.drivers.nvml import NvmlGpu
-from tunesmith.hw.errors import NoDevice, Unavailable
+from tunesmith.hw.errors import NoDevice, Unavailable, how_to_install
 from tunesmith.hw.limits import Backend, as_triton
 
 
@@ -168,7 +168,7 @@ def _notes(
         names = ", ".join(f"{gpu.index}: {gpu.limits.name}" for gpu, _ in pairs)
         notes.append(f"{len(pairs)} CUDA devices are visible ({names}): each timing uses one of them alone.")
     if importlib.util.find_spec("cupy") is None:
-        notes.append("The package CuPy is not installed: pip install 'tunesmith[cuda13]'.")
+        notes.append(f"The package CuPy is not installed: {how_to_install('cuda13')}.")
     return tuple(notes)
 
 

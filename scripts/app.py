@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 from typer import echo as echo
@@ -21,13 +21,12 @@ TaskArgument = Annotated[
     str, typer.Argument(help="A task's folder, a task.toml, or a library task's name (see `tunesmith tasks`).")
 ]
 Target = Annotated[
-    Optional[str],  # noqa: UP045 - typer reads the annotation at run time
-    typer.Option(help="A device that is not here: a name (h200), an architecture (sm_90) or a TOML file."),
+    str | None, typer.Option(help="A device that is not here: a name (h200), an architecture (sm_90) or a TOML file.")
 ]
 Backend = Annotated[str, typer.Option(help="auto, cuda, triton or opencl.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace a file that this command did not write.")]
 SettingsFile = Annotated[
-    Optional[Path],  # noqa: UP045
+    Path | None,
     typer.Option(help="A TOML file of settings; options on the command line override it.", exists=True, dir_okay=False),
 ]
 ReferenceDeadline = Annotated[

@@ -16,7 +16,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tunesmith.cli.app import echo
 from tunesmith.kernels.spec.template import described
 
 if TYPE_CHECKING:
@@ -50,6 +49,12 @@ def console() -> Console:
     return out if out.is_terminal else Output(highlight=False, width=160)
 
 
+def say(text: str) -> None:
+    """Prints text, on a terminal wrapped between words."""
+    out = console()
+    out.print(Text(text), soft_wrap=not out.is_terminal)
+
+
 def print_json(data: Any) -> None:
     """Prints a command's result for programs."""
     json.dump(data, sys.stdout, indent=2)
@@ -75,9 +80,11 @@ def print_rows(
         table.add_column(name, justify=justify, no_wrap=not wrapped, overflow="fold", min_width=least)
     for row in found:
         table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
-    if out.measure(table, options=out.options.update(max_width=sys.maxsize)).minimum <= out.width:
-        out.print(table)
-        return
+    for padding in (1, 0):
+        table.padding = (0, padding)
+        if out.measure(table, options=out.options.update(max_width=sys.maxsize)).minimum <= out.width:
+            out.print(table)
+            return
     if heading is not None:
         out.print(heading)
     wrapper = textwrap.TextWrapper(out.width, "  ", "    ", break_long_words=False, break_on_hyphens=False)
@@ -90,36 +97,39 @@ def print_rows(
 def print_summary(summary: Summary, folder: Path) -> None:
     """Prints a run's sentence, a row for each workload, and the places of its files."""
     out = console()
-    echo(f"\n{summary.task} on {summary.device.name} ({summary.device.backend}): {summary.sentence}")
+    say(f"\n{summary.task} on {summary.device.name} ({summary.device.backend}): {summary.sentence}")
     _print_tables(summary)
     if summary.rows:
         out.print(LEGEND, markup=False, style="dim", width=min(100, out.width))
     if summary.general is not None:
-        echo(f"General configuration: {described(summary.general.template, summary.general.config)}")
+        say(f"General configuration: {described(summary.general.template, summary.general.config)}")
     _print_dispatching(summary)
     for item in summary.disqualified:
-        echo(f"Disqualified: {described(item.template, item.config)} on {item.workload}: {item.why}")
+        say(f"Disqualified: {described(item.template, item.config)} on {item.workload}: {item.why}")
     for row in summary.examined:
         kernel = described(row.template, row.config)
         if row.checks:
-            echo(_checks(row))
+            say(_checks(row))
         if row.verdict == "not examined":
-            echo(f"Not examined: {kernel}: {row.detail.rstrip('.')}.")
+            say(f"Not examined: {kernel}: {row.detail.rstrip('.')}.")
         for lines in row.unexecuted if row.unreached else ():
-            echo(f"Ran in no check: {kernel}, {lines}")
+            say(f"Ran in no check: {kernel}, {lines}")
     for note in summary.notes:
-        echo(f"Note: {note}")
+        say(f"Note: {note}")
     # One example of each kind of failure; the others are in the report.
     for example in list({item.kind: item for item in reversed(summary.failure_examples)}.values())[::-1]:
-        echo(f"Failed, {example.kind}, such as {described(example.template, example.config)}: {example.what}")
+        say(f"Failed, {example.kind}, such as {described(example.template, example.config)}: {example.what}")
     checking = sum(row.seconds for row in summary.examined)
     took = f"{summary.seconds:.0f} s" + (f", {checking:.0f} s of them to check the winners" if checking >= 1 else "")
-    echo(
-        f"{summary.evaluations} of {summary.settings['evaluations']} evaluations in {took} "
+    budget = summary.settings["evaluations"]
+    beyond = max(0, summary.evaluations - budget)
+    replaced = f" and {beyond} in place of rejected winners" if beyond else ""
+    say(
+        f"{summary.evaluations - beyond} of {budget} evaluations{replaced} in {took} "
         f"(failures: {_counts(summary.failures) or 'none'}); {summary.ending}"
     )
     if summary.models:
-        echo(_models(summary.models))
+        say(_models(summary.models))
     if summary.general is not None or summary.dispatch:
         typer.echo(f"Code:   {folder / 'best'}")
     report = folder / "report.html"
@@ -164,12 +174,12 @@ def _print_dispatching(summary: Summary) -> None:
     headings = ("kernel by", "median regret", "worst regret", "speed-up", "shapes slower than baseline")
     print_rows(headings, policies, f"Dispatch on {found.tested} test shapes")
     rule, exported = ("\n    ".join(lines) for lines in (found.lost or found.lines, found.lines))
-    echo(f"Dispatch rule, fitted to {found.fitted} shapes:\n    {rule}")
+    say(f"Dispatch rule, fitted to {found.fitted} shapes:\n    {rule}")
     if found.lost:
-        echo(f"It lost to the general configuration on the test shapes. The exported rule is:\n    {exported}")
+        say(f"It lost to the general configuration on the test shapes. The exported rule is:\n    {exported}")
     for item in found.excluded:
         where = "is not right on all shapes" if item.workload == "all" else f"fails on {item.workload}"
-        echo(f"Not in the rule: {described(item.template, item.config)}, which {where}: {item.why}")
+        say(f"Not in the rule: {described(item.template, item.config)}, which {where}: {item.why}")
 
 
 def _checks(row: ExaminationRow) -> str:

@@ -31,15 +31,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # What a shell starts in the background ignores interrupts, and so would all that these tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-
 # Tests start the program dozens of times, in several processes each: those that keep no bytecode compile it every time.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-
 
 # On a busy machine any example may take longer than Hypothesis's 200 ms.
 settings.register_profile("tests", deadline=None)
 settings.load_profile("tests")
-
 
 # Importing and collecting make a million objects that stay: looking for garbage among them again and again takes longer
 # than the garbage is worth, here and in the tests after it.

@@ -31,6 +31,8 @@ from tunesmith.kernels.spec.template import BACKENDS
 
 DEADLINES = Deadlines()
 """Unless the user says otherwise."""
+NOT_COMPILED = "baseline: it was not compiled"
+"""Begins a clause on a machine without the compiler."""
 
 
 def examine_reference(task: Task, workload: Workload, seed: int, twice: bool) -> None:
@@ -150,7 +152,7 @@ def check_task(
             try:
                 made = compile_all([compiler], task, template, {}, alike, DEADLINES.compile, limits=limits)
             except CompilerUnavailable as error:
-                unchecked.append(f"baseline: not compiled. {error}".rstrip("."))
+                unchecked.append(f"{NOT_COMPILED}, as {error}".rstrip("."))
                 break
             if not isinstance(made, Candidate):
                 why = describe(made).rstrip(".")

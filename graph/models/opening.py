@@ -27,7 +27,7 @@ from tunesmith.graph.models.client import Ledger, ModelClient, Prices, Question,
 from tunesmith.graph.models.recorded import BatchModels, ReplayModels
 from tunesmith.graph.progress import Listener
 from tunesmith.graph.settings import Settings
-from tunesmith.hw.errors import TunesmithError
+from tunesmith.hw.errors import TunesmithError, how_to_install
 
 PREFIX = "command:"
 """Begins the name of a model that is a program, before its command line."""
@@ -64,7 +64,7 @@ def _mistakes(settings: Settings, prices: Prices) -> Iterator[str]:
     for name in programs:
         yield from _mistakes_of_program(name)
     if served and find_spec("langchain_openai") is None:
-        yield "--model: the package langchain-openai is not installed: pip install 'tunesmith[models]'."
+        yield f"--model: the package langchain-openai is not installed: {how_to_install('models')}."
     if taken := ", ".join(sorted(settings.model_option.keys() & _TAKEN_FIELDS)):
         # The upper bound of a call, for the caps, is computed from --answer-tokens.
         yield f"--model-option: {taken} cannot be set; the length of an answer is set by --answer-tokens."

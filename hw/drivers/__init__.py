@@ -10,7 +10,7 @@ import importlib
 from dataclasses import asdict, dataclass
 from typing import Any, Generic, TypeVar
 
-from tunesmith.hw.errors import Unavailable
+from tunesmith.hw.errors import Unavailable, how_to_install
 from tunesmith.hw.limits import Backend, DeviceLimits
 
 D = TypeVar("D")
@@ -60,6 +60,4 @@ def load_module(name: str, package: str, consequence: str, extra: str) -> Any | 
     try:
         return importlib.import_module(name)
     except ImportError:
-        return Unavailable(
-            f"The package {package} is not installed, so {consequence}: pip install 'tunesmith[{extra}]'."
-        )
+        return Unavailable(f"The package {package} is not installed, so {consequence}: {how_to_install(extra)}.")

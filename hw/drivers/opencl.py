@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tunesmith.hw.drivers import DeviceInfo, Report, load_module
-from tunesmith.hw.errors import Unavailable
+from tunesmith.hw.errors import Unavailable, how_to_install
 from tunesmith.hw.limits import DeviceLimits
 
 
@@ -78,10 +78,8 @@ def read_devices(cl: Any) -> Report[DeviceInfo] | Unavailable:
         platforms = cl.get_platforms()
     except cl.Error as error:
         # Without a single driver the loader reports PLATFORM_NOT_FOUND_KHR rather than an empty list.
-        return Unavailable(
-            f"OpenCL finds no platform ({error}): install the vendor's OpenCL driver, or PoCL for the CPU "
-            "with pip install 'tunesmith[opencl]'."
-        )
+        drivers = f"install the vendor's OpenCL driver or, with PoCL for the CPU, {how_to_install('opencl')}"
+        return Unavailable(f"OpenCL finds no platform ({error}): {drivers}.")
     devices: list[DeviceInfo] = []
     notes: list[str] = []
     for platform_index, platform in enumerate(platforms):

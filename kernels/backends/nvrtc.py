@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tunesmith.hw.errors import how_to_install
 from tunesmith.kernels.backends import MAX_LOG, CompilerUnavailable
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.guard import refuse, without_comments
@@ -44,7 +45,7 @@ def assemble(ptx: str, arch: str, max_registers: int | None = None) -> bytes | C
         nvjitlink.version()
     except (ImportError, RuntimeError):
         # cuda.pathfinder raises the latter when the shared library is not found.
-        return "the library nvJitLink is not installed: install it with `pip install 'tunesmith[cuda13]'`"
+        return f"the library nvJitLink is not installed: {how_to_install('cuda13')}"
     options = [f"-arch={arch}", *([f"-maxrregcount={max_registers}"] if max_registers else [])]
     handle = nvjitlink.create(len(options), options)
     try:
@@ -81,7 +82,7 @@ is installed, lies in one of its own, and the headers of the last three include 
 `--no-source-include` ends."""
 HEADER_PACKAGES = {"cudart": ".", "cccl": "cccl", "nvcc": "crt"}
 """The packages that have them, and the folder by which one knows that another has brought its headers along."""
-INSTALL = "CUDA C++ cannot be compiled here: {what}; install it with `pip install 'tunesmith[cuda13]'`."
+INSTALL = f"CUDA C++ cannot be compiled here: {{what}}; {how_to_install('cuda13')}."
 _OWN_INSTRUCTIONS = re.compile(r"\b(?:wgmma\.|setmaxnreg\.|tcgen05\.)")
 FIRST_WITH_OWN = 90
 """The first architecture that has such instructions, and whose number may have an "a" behind it."""
@@ -117,8 +118,8 @@ class NvrtcCompiler:
         if int(re.sub(r"\D", "", arch)) not in supported:
             raise CompilerUnavailable(
                 f"NVRTC {major}.{minor} does not compile for {arch}, only for "
-                f"{', '.join(f'sm_{number}' for number in supported)}: choose another target, or "
-                "install another CUDA's with `pip install 'tunesmith[cuda12]'`."
+                f"{', '.join(f'sm_{number}' for number in supported)}: choose another target, or, for another "
+                f"CUDA's, {how_to_install('cuda12')}."
             )
         self.arch = arch
         folders = dict.fromkeys(Path(root, name) for root in roots for name in HEADER_FOLDERS)
@@ -285,7 +286,7 @@ def _header_roots() -> list[Path]:
             reason = str(error).partition("\n")[0].rstrip(".")
             raise CompilerUnavailable(
                 f"CUDA's headers of {package} could not be looked for outside Python's packages ({reason}): try again "
-                "when the machine is less busy, or install them with `pip install 'tunesmith[cuda13]'`."
+                f"when the machine is less busy, or {how_to_install('cuda13')}."
             ) from error
         if found is not None:
             roots.append(Path(found))
@@ -329,7 +330,7 @@ def first_error(log: str) -> str:
     match = _ERROR_LINE.search(log)
     lines = log.strip().splitlines()
     found = (match.group(0).strip() if match else lines[0] if lines else "the compiler gave no message")[:500]
-    remedy = "; CCCL's headers come with the package nvidia-cuda-cccl: `pip install 'tunesmith[cuda13]'`"
+    remedy = f"; CCCL's headers come with the package nvidia-cuda-cccl: {how_to_install('cuda13')}"
     return found + remedy if _OF_CCCL.search(found) else found
 
 

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from tunesmith.hw.drivers.nvml import uuid_at
 from tunesmith.hw.drivers.opencl import pci_address, read_devices
-from tunesmith.hw.errors import TunesmithError, Unavailable
+from tunesmith.hw.errors import TunesmithError, Unavailable, how_to_install
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.backends import (
     BEYOND_EDGE,
@@ -151,8 +151,7 @@ def open_device(index: int) -> Any:
         import pyopencl
     except ImportError as error:
         raise TunesmithError(
-            "OpenCL is not available here: the package pyopencl is missing; install it with "
-            "`pip install 'tunesmith[opencl]'`."
+            f"OpenCL is not available here: the package pyopencl is missing; {how_to_install('opencl')}."
         ) from error
     listed = read_devices(pyopencl)
     if isinstance(listed, Unavailable):

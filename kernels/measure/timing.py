@@ -217,25 +217,16 @@ def interleaved(
     for done in range(most):
         if done >= 3 and clock() - started > budget_seconds:
             break
-        if target and done >= MIN_BLOCKS and _widest(samples) <= target:
+        if target and done >= MIN_BLOCKS and all(compare(one, samples[0]).half_width <= target for one in samples[1:]):
             break
         before_block()
-        loaded: dict[int, Callable[[], float]] = {position: makers[position]() for position in _shuffled(rng, makers)}
+        loaded = {position: makers[position]() for position in rng.permutation(len(makers))}
         for block in samples:
             block.append([])
         for _ in range(BLOCK_ROUNDS):
-            for position in _shuffled(rng, makers):
+            for position in rng.permutation(len(makers)):
                 samples[position][-1].append(loaded[position]())
     return [np.asarray(one) for one in samples]
-
-
-def _shuffled(rng: np.random.Generator, makers: Sequence[object]) -> list[int]:
-    return [int(position) for position in rng.permutation(len(makers))]
-
-
-def _widest(samples: Sequence[Samples]) -> float:
-    """The largest half-width of the ratios to the first list of samples."""
-    return max((compare(one, samples[0]).half_width for one in samples[1:]), default=0.0)
 
 
 MAX_EXTRA_LAUNCHES = 2048

@@ -35,6 +35,7 @@ from tunesmith.kernels.reader.parse import (
     SourceError,
     Unit,
     body,
+    doubt,
     kind,
     library,
     split,
@@ -163,8 +164,9 @@ def read_kernel(
         headers = f"name with -I the folders of headers that were not found ({shortened(_missing(unit))}), or"
         remedy = headers if _missing(unit) else "declare them in it, or give"
         obstacles.append(f"it uses undeclared names: {listed(unknown)}; {remedy} macros with -D")
-    if broken := [one for one in part.doubts if re.search(r"\((?:unexpected|expected (?:'|expression))", one)]:
-        obstacles.append(f"{broken[0]} is not understood: give the macros that your build gives with -D")
+    syntax = [one for one in unit.faults(lambda *_: True) if re.match(r"unexpected|expected (?:'|expr)", one.spelling)]
+    broken = [one for one in syntax if doubt(one) in part.doubts or one.spelling == "expected '}'"]
+    obstacles += [unit.refusal(one) for one in broken[:1]]
     text = part.text
     if any(one.local for one in facts.parameters):
         text = _with_local_memory(text, found.name, facts, [unit.written(one.cursor) for one in facts.parameters])

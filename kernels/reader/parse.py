@@ -378,7 +378,9 @@ class Unit:
         marks = "`__global__ void NAME(...)`" if self.language == "cuda" else "`__kernel void NAME(...)`"
         places = {self.code[: one.start()].count("\n") + 1 for one in re.finditer(rf"\b{name or 0}\s*\(", self.code)}
         here = [one for one in self.diagnostics if str(one.location.file) == self.where]
-        faults = [one for one in here if name not in names and one.location.line in places]
+        # A mistake in its head hides a kernel that has no other name here.
+        marked = re.search(r"\b(?:__global__|__kernel|kernel)\b", self.code) if not names and not name else None
+        faults = [one for one in here if marked or (name not in names and one.location.line in places)]
         why = ""
         if hidden and not macros:
             left_out = f"the preprocessor leaves {name} out at `{'` and `'.join(hidden)}`"
@@ -388,8 +390,7 @@ class Unit:
         ):
             why = f"`{head[0]}` is C++, not OpenCL C: write the kernel out for one type"
         elif faults:
-            why = f"line {faults[0].location.line}, with {name}, is not understood ({faults[0].spelling})"
-            why += ": give the macros that your build gives with -D"
+            why = self.refusal(faults[0], name)
         elif not names and re.search(rf"\b{name or 0}\s*\([^;{{}}]*\)\s*;", self.code):
             why = f"{name} is declared here without its body: name the file that has it"
         elif not names:
@@ -411,6 +412,14 @@ class Unit:
             return Entry(name, chosen[0], chosen[0], alike=alike)
         given = [one.strip() for one in split(bound.strip().removesuffix(">"))] if bound else []
         return replace(self._bound(chosen[0], given), alike=alike)
+
+    def refusal(self, fault: Any, kernel: str = "") -> str:
+        """A clause on an error of clang's. Macros are its remedy where its line has a word that may be one."""
+        at = fault.location
+        line = self.text(at.file.name).decode(errors="replace").split("\n")[at.line - 1]
+        remedy = "give the macros that your build gives with -D, or " if re.search(r"\b[A-Z][A-Z\d_]+\b", line) else ""
+        head = f"line {at.line}, with {kernel}, is" if kernel else f"line {at.line} of {Path(at.file.name).name} is"
+        return f"{head} not understood ({fault.spelling}): {remedy}correct it"
 
     def _bound(self, template: Any, given: list[str]) -> Entry:
         instances = self._launched(template)
@@ -574,6 +583,11 @@ class Unit:
         file = cursor.extent.start.file
         data = b"" if file is None else self.text(file.name)
         return data[cursor.extent.start.offset : cursor.extent.end.offset].decode(errors="replace")
+
+
+def doubt(fault: Any) -> str:
+    """A line that clang does not understand, and why."""
+    return f"line {fault.location.line} of {Path(fault.location.file.name).name} ({fault.spelling})"
 
 
 def conditions(code: str, declared: str) -> list[str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tunesmith.kernels.build.guard import HEADER_FOLDERS, HEADERS
-from tunesmith.kernels.reader.parse import BUILTINS, FUNCTIONS, Entry, Unit, Unknown, kind, library, walk, within
+from tunesmith.kernels.reader.parse import BUILTINS, FUNCTIONS, Entry, Unit, Unknown, doubt, kind, library, walk, within
 
 MAX_LISTED = 12
 """Names in a sentence."""
@@ -288,10 +288,7 @@ def sliced(unit: Unit, entry: Entry) -> Slice:
     # What the preprocessor leaves out prints nothing.
     body = body if reached.prints else _PRINT.sub(";", body)
     unknown = [one for one in unit.unknown.values() if reached.keeps(one.file, one.offset)]
-    doubts = [
-        f"line {one.location.line} of {Path(one.location.file.name).name} ({one.spelling})"
-        for one in unit.faults(reached.keeps)
-    ]
+    doubts = [doubt(one) for one in unit.faults(reached.keeps)]
     in_std = set(re.findall(r"\bstd::(\w+)", body)) if unit.language == "cuda" else set()
     headers = sorted(reached.sections | {header for name, header in reached.aliases.items() if name in in_std})
     if unknown and unit.language == "cuda":

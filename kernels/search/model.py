@@ -39,11 +39,7 @@ SCALE = (0.0, 1.0)
 JITTER = 1e-8
 _CACHED = 1 << 15
 """Elements of the kernel between two lists of points that are computed together."""
-
-
-@cache
-def _controller() -> ThreadpoolController:
-    return ThreadpoolController()
+_controller = cache(ThreadpoolController)
 
 
 def single_threaded() -> AbstractContextManager[object]:

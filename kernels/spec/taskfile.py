@@ -12,7 +12,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.spec.task import Task, TaskError
-from tunesmith.kernels.spec.template import BACKENDS, NAME_PATTERN, TEMPLATE_NAME, Config, Template
+from tunesmith.kernels.spec.template import BACKENDS, NAME_PATTERN, TEMPLATE_NAME, Config, Template, unknown_key
 from tunesmith.kernels.spec.validation import validate_task
 
 MARK = "# FILL:"
@@ -168,13 +168,14 @@ def _kernel(given: object, path: Path, place: str, **template: str) -> object:
     """The table of a baseline or an opponent as the schema has it: the keys of its template under `template`."""
     if not isinstance(given, dict):
         return given
-    own = {key: given[key] for key in ("name", "label", "on_request", "configs") if key in given}
+    keys = ("label",) if template["name"] == "baseline" else ("name", "label", "on_request", "configs")
+    own = {key: given[key] for key in keys if key in given}
     rest = {key: value for key, value in given.items() if key not in own}
     configs = _tables(own.get("configs"))
     if names := dict.fromkeys(name for one in configs for name in one):
         values = {name: list(dict.fromkeys(one[name] for one in configs if name in one)) for name in names}
         rest.setdefault("parameters", [{"name": name, "values": listed} for name, listed in values.items()])
-    return {**own, "template": {**template, **_with_source(rest, path, place)}}
+    return {**own, "template": {**template, **_with_source(rest, path, place, keys=keys)}}
 
 
 def _function(call: object, path: Path, place: str) -> tuple[str, str]:
@@ -188,9 +189,14 @@ def _function(call: object, path: Path, place: str) -> tuple[str, str]:
     return _filled(path.parent / file, f"{path}, {place}"), function
 
 
-def _with_source(table: dict[str, Any], path: Path, place: str, source: str | None = None) -> dict[str, Any]:
+def _with_source(
+    table: dict[str, Any], path: Path, place: str, source: str | None = None, keys: Sequence[str] = ()
+) -> dict[str, Any]:
     """A template's table with the contents of its `source_file`, which names a file, or files that become one source
-    in their order. source: stands for the last of them."""
+    in their order. source: stands for the last of them; keys: those that the file's table has beside the template's."""
+    known = [*(keys or ("name",)), "source_file", *(one for one in Template.model_fields if one != "name")]
+    if unknown := [key for key in table if key not in known]:
+        raise TaskError(_stopped(f"{place}: {unknown_key(unknown[0], known)}"))
     files = table.pop("source_file", [])
     files = files if isinstance(files, list) else [files]
     texts = [read_source(path.parent / str(file), f"{place}, key source_file") for file in files]
@@ -260,8 +266,11 @@ def _validated(model: type[Model], data: Mapping[str, Any], path: Path) -> Model
     except ValidationError as error:
         # In the file a baseline's template is the baseline itself.
         message = explain(error, data).replace(".template.", ".", 1)
-        joint, stop = ", " if message.startswith("key ") else ": ", "" if message.endswith("?") else "."
-        raise TaskError(f"{path}{joint}{message}{stop}") from error
+        raise TaskError(_stopped(f"{path}{', ' if message.startswith('key ') else ': '}{message}")) from error
+
+
+def _stopped(sentence: str) -> str:
+    return sentence if sentence.endswith("?") else f"{sentence}."
 
 
 def template_of(

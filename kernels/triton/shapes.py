@@ -32,6 +32,7 @@ from typing import Any
 
 import numpy as np
 
+from tunesmith.hw.errors import how_to_install
 from tunesmith.kernels.build.guard import refuse_text
 from tunesmith.kernels.build.python_source import FIXED
 from tunesmith.kernels.reader.facts import product
@@ -63,9 +64,7 @@ def require_triton() -> None:
     try:
         importlib.import_module("triton")
     except ImportError as error:
-        raise SourceError(
-            f"Triton kernels cannot be drafted here ({error}): install it with `pip install 'tunesmith[triton]'`."
-        ) from error
+        raise SourceError(f"Triton kernels cannot be drafted here ({error}): {how_to_install('triton')}.") from error
 
 
 def stride(place: int) -> int:

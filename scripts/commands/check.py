@@ -10,11 +10,13 @@ from typing import Annotated
 import typer
 
 from tunesmith.actors.judging.judge import CandidateVerdict, JudgeOptions, compile_all, judge, rejected
-from tunesmith.actors.judging.task_check import check_reference, check_task, meant_for
+from tunesmith.actors.judging.task_check import NOT_COMPILED, check_reference, check_task, meant_for
 from tunesmith.actors.process import Isolated, preload
 from tunesmith.actors.workers import CompileWorker, Deadlines
 from tunesmith.cli.app import Backend, Json, ReferenceDeadline, Target, TaskArgument, echo
-from tunesmith.cli.tables import print_json
+from tunesmith.cli.options import given, with_settings
+from tunesmith.cli.tables import print_json, say
+from tunesmith.graph.settings import make_settings
 from tunesmith.graph.setup import limits_for, require_work
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
@@ -31,6 +33,7 @@ from tunesmith.kernels.spec.template import MAX_SOURCE_BYTES, described
 EXIT_REJECTED = 1
 
 
+@with_settings("check_time")
 def check(
     task: TaskArgument,
     source: Annotated[
@@ -53,19 +56,14 @@ def check(
     compile_deadline: Annotated[float, typer.Option(min=0.1, help="Seconds to compile the source.")] = 60.0,
     reference_deadline: ReferenceDeadline = 60.0,
     run_deadline: Annotated[float, typer.Option(min=0.1, help="Seconds to run one step of the check.")] = 20.0,
-    check_time: Annotated[
-        float | None,
-        typer.Option(
-            min=0.1, help="Seconds for the steps on sizes that Tunesmith makes up (default: 20 on a GPU, 60 on a CPU)."
-        ),
-    ] = None,
     seed: Annotated[
         int | None, typer.Option(help="Repeat the random checks of an earlier verdict, which names its seed.")
     ] = None,
     as_json: Json = False,
+    **limited: object,
 ) -> None:
     """Say whether the kernel of --source is right (exit code 0) or why not (exit code 1); without --source, whether the
-    task is right. With --target no device is needed, and nothing is launched."""
+    task is right. With --target no device is needed, and nothing is launched. Without a compiler the exit code is 2."""
     loaded = load_task(task)
     if source is None:
         if template is not None or config is not None:
@@ -73,6 +71,7 @@ def check(
             raise TunesmithError(f"{option}: it goes with a candidate; name its source with --source, or leave it out.")
         _check_task(loaded, *limits_for(loaded, target, backend), reference_deadline, as_json=as_json)
         return
+    check_time = make_settings(task=task, **given(limited)).check_time
     options = JudgeOptions(deadlines=Deadlines(compile_deadline, run_deadline, reference_deadline, check_time))
     options = options if seed is None else replace(options, seed=seed)
     verdict = _judged(loaded, target, backend, source, template, config, options)
@@ -130,26 +129,27 @@ def _judged(
 
 def _print(verdict: CandidateVerdict) -> None:
     if verdict.verdict == "rejected":
-        echo(f"rejected: {verdict.reason} ({REASONS[verdict.reason]})\n  {verdict.detail}")
+        say(f"rejected: {verdict.reason} ({REASONS[verdict.reason]})\n  {verdict.detail}")
     else:
         checks = [step for step in verdict.steps if isinstance(step, Passed)]
         own = max((one.largest for step in checks if step.own for one in step.accuracy.values()), default=0.0)
         said = "accepted" if verdict.accepted else f"accepted in part, as {verdict.detail}"
         passed = f"{len(checks)} checks passed, largest error {own:.2f} of the tolerance"
-        echo(f"{said}: {passed if checks else 'no fault was seen'}")
+        say(f"{said}: {passed if checks else 'no fault was seen'}")
     if skipped := [step for step in verdict.steps if isinstance(step, Skipped)]:
-        echo(f"  skipped {len(skipped)} steps (--json lists them), such as {skipped[0].step}: {skipped[0].why}")
+        say(f"  skipped {len(skipped)} steps (--json lists them), such as {skipped[0].step}: {skipped[0].why}")
     if verdict.seconds:
-        echo(f"  checking took {verdict.seconds:.0f} s (--seed {verdict.seed} draws the same checks)")
+        say(f"  checking took {verdict.seconds:.0f} s (--seed {verdict.seed} draws the same checks)")
     for one in verdict.unexecuted:
-        echo(f"  ran in no check: {one}")
+        say(f"  ran in no check: {one}")
     for note in verdict.notes:
-        echo(f"  {note}")
+        say(f"  {note}")
 
 
 def _check_task(task: Task, limits: DeviceLimits, index: int, reference_deadline: float, *, as_json: bool) -> None:
     """Prints the parts that are right; a mistake is raised."""
     right, unchecked = check_task(task, limits, index, reference_deadline=reference_deadline)
+    missing = [clause for clause in unchecked if clause.startswith(NOT_COMPILED)]
     templates = task.sources(limits.backend).templates
     require_work(task, templates, [limits])
     tuned = task.workloads_for(limits.kind, held_out=False)
@@ -163,10 +163,11 @@ def _check_task(task: Task, limits: DeviceLimits, index: int, reference_deadline
                 )
     if as_json:
         print_json({"task": task.name, "target": limits.name, "right": right, "not_seen": unchecked})
-        return
-    for clause in right:
-        echo(f"  {clause}")
-    for clause in unchecked:
-        echo(f"  Note: {clause}.")
+    else:
+        for clause in (*right, *(f"Note: {clause}." for clause in unchecked if clause not in missing)):
+            say(f"  {clause}")
+    if missing:
+        raise TunesmithError(f"The task {task.name} could not be checked as a whole: {missing[0]}.")
     seen = "apart from what the notes say was not checked" if unchecked else "as far as can be seen without a device"
-    echo(f"The task {task.name} is right {seen}, for {limits.name}.")
+    if not as_json:
+        say(f"The task {task.name} is right {seen}, for {limits.name}.")

@@ -10,7 +10,7 @@ import typer
 
 from tunesmith.actors.judging.task_check import check_task
 from tunesmith.cli.app import Backend, Json, Target, TaskArgument, echo
-from tunesmith.cli.tables import print_json, print_rows
+from tunesmith.cli.tables import print_json, print_rows, say
 from tunesmith.graph.context import Context
 from tunesmith.graph.journal.log import Journal
 from tunesmith.graph.models.calls import Message
@@ -49,9 +49,8 @@ def space(
     # If no template runs here, the first one's reason is shown.
     templates = tuple(one for one in every if one.runs_on(device)) or every
     others = {one.name: one.refusals(device) for one in every if one not in templates}
-    found = [
-        _space(template, workloads, made.workloads_for(limits.kind, held_out=True), limits) for template in templates
-    ]
+    held_out = made.workloads_for(limits.kind, held_out=True)
+    found = [_space(template, workloads, held_out, limits) for template in templates]
     if not found:
         why = f", and the rules make none ({'; '.join(reasons)})" if reasons else ""
         raise TaskError(
@@ -62,12 +61,8 @@ def space(
     for clause in check_task(written, limits, index)[1]:
         echo(f"Note: {clause}.", err=True)
     if as_json:
-        about = {
-            "task": made.name,
-            "target": limits.name,
-            "arch": limits.arch,
-            "workloads": [w.name for w in workloads],
-        }
+        names = [one.name for one in workloads]
+        about = {"task": made.name, "target": limits.name, "arch": limits.arch, "workloads": names}
         print_json({**about, "templates": found, "rules_not_applied": reasons, "for_other_devices": others})
         return
     for template, entry in zip(templates, found, strict=True):
@@ -78,31 +73,24 @@ def space(
 
 
 def _print(template: Template, entry: dict[str, Any], name: str) -> None:
-    echo(f"{name}: {entry['feasible']} of {entry['cartesian']} points are feasible")
+    say(f"{name}: {entry['feasible']} of {entry['cartesian']} points are feasible")
     if template.description:
-        echo(template.description.replace(" Not applied: ", "\n  not applied: "))
+        about, *refused = template.description.split(" Not applied: ")
+        say(about + (f" {len(refused)} rule(s) do not apply (--json says why)." if refused else ""))
     default = described(template.name, template.default_config)
     if entry["default"]:
-        echo(f"The default, {default}, is not feasible: {entry['default']}")
+        say(f"The default, {default}, is not feasible: {entry['default']}")
     for row in entry["held_out"]:
         if row["feasible"] == entry["feasible"]:
             continue
         count = f"only {row['feasible']} of them are feasible" if row["feasible"] else "none of them is feasible"
         why = f", such as {default}: {row['default']}" if row["default"] else ""
         line = f"On the held-out workload {row['workload']}: {count}{why}"
-        echo(f"{line.rstrip('.')}.")
-    print_rows(
-        ("parameter", "values", "default", "meaning"),
-        ((p.name, ", ".join(map(str, p.values)), str(p.start), p.doc) for p in template.parameters),
-        left=3,
-        prose=("values", "meaning"),
-    )
-    print_rows(
-        ("rejected", "rule", "kind", "because"),
-        ((str(row["points"]), row["rule"], row["kind"], row["because"]) for row in entry["rejected"]),
-        left=0,
-        prose=("rule", "kind", "because"),
-    )
+        say(f"{line.rstrip('.')}.")
+    parameters = ((p.name, ", ".join(map(str, p.values)), str(p.start), p.doc) for p in template.parameters)
+    print_rows(("parameter", "values", "default", "meaning"), parameters, left=3, prose=("values", "meaning"))
+    rejected = ((str(row["points"]), row["rule"], row["kind"], row["because"]) for row in entry["rejected"])
+    print_rows(("rejected", "rule", "kind", "because"), rejected, left=0, prose=("rule", "kind", "because"))
 
 
 def _space(

@@ -27,9 +27,8 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Print the results of a run, and the place of its HTML report."""
-    asked = [
-        name for name, given in (("--csv", csv is not None), ("--markdown", markdown), ("--json", as_json)) if given
-    ]
+    forms = {"--csv": csv is not None, "--markdown": markdown, "--json": as_json}
+    asked = [name for name, given in forms.items() if given]
     if len(asked) > 1:
         raise TunesmithError(f"{' and '.join(asked)}: they do not go together; call `tunesmith report` once for each.")
     if force and csv is None:
@@ -52,7 +51,8 @@ def export(
     form: Annotated[
         str,
         typer.Option(
-            "--as", help="torch, cupy, header, hf-kernels, triton-cache, or t4 (all results, for other tuners)."
+            "--as",
+            help="CUDA: torch, cupy, header, hf-kernels; Triton: triton-cache; all, also OpenCL: t4 (for tuners).",
         ),
     ],
     kernel: Annotated[
@@ -152,9 +152,8 @@ def wisdom(
         print_rows(("task", "device", "driver", "shapes", "configurations", "newest"), _by_device(entries), left=3)
     else:
         headings = ("device", "driver", "shape", "template", "configuration", "microseconds", "speed-up", "99 %")
-        print_rows(
-            headings, map(_stored, sorted(entries, key=lambda one: (one.device, str(one.sizes), one.seconds))), left=5
-        )
+        entries.sort(key=lambda one: (one.device, str(one.sizes), one.seconds))
+        print_rows(headings, map(_stored, entries), left=5)
 
 
 def _by_device(entries: list[StoredResult]) -> Iterator[tuple[str, ...]]:

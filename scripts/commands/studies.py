@@ -169,11 +169,8 @@ def simulate(
         rows.append((entry["name"], f"{entry['optimum']:.5g}", *cells, f"{entry['strategy_ms_per_ask']:.2f}"))
     rows.append(("geometric mean", "", *(_ratio(mean, 4) for mean in report["geomean"].values()), ""))
     print_rows(("table", "optimum, ms", *(f"@{budget}" for budget in report["geomean"]), "ms an ask"), rows)
-    led = "" if prior is None else f", led by {prior.name}"
-    echo(
-        f"Best found over optimum: median (10th to 90th percentile) of {seeds} seeds, strategy {strategy}, "
-        f"{workers} in flight{led}."
-    )
+    searches = f"{seeds} seeds, strategy {strategy}, {workers} in flight{f', led by {prior.name}' if prior else ''}"
+    echo(f"Best found over optimum: median (10th to 90th percentile) of {searches}.")
 
 
 def _ratio(ratio: float | None, digits: int = 3) -> str:

@@ -9,12 +9,12 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from tunesmith.actors.judging.judge import compile_all, lock_of, reason_of, require_prepared
+from tunesmith.actors.judging.judge import QUICK, compile_all, lock_of, reason_of, require_prepared
 from tunesmith.actors.judging.task_check import check_reference, meant_for
 from tunesmith.actors.process import Isolated, preload
 from tunesmith.actors.workers import CompileWorker, DeviceWorker
 from tunesmith.cli.app import Backend, Json, ReferenceDeadline, TaskArgument
-from tunesmith.cli.tables import percent, print_json, print_rows, short, speedup, us
+from tunesmith.cli.tables import percent, print_json, print_rows, say, short, speedup, us
 from tunesmith.graph.history import best_roofs
 from tunesmith.graph.journal.events import Compared, Winner
 from tunesmith.graph.journal.log import Journal, RunLog
@@ -28,7 +28,7 @@ from tunesmith.kernels.check.verify import infeasible_on
 from tunesmith.kernels.measure.bench import ComparisonRequest, WorkloadComparison
 from tunesmith.kernels.measure.opponents import Rival
 from tunesmith.kernels.measure.timing import Comparison
-from tunesmith.kernels.outcome import AnyOutcome, Outcome, describe
+from tunesmith.kernels.outcome import AnyOutcome, Measured, Outcome, describe
 from tunesmith.kernels.reader.signature import require_signatures
 from tunesmith.kernels.rewrite.template import with_rules
 from tunesmith.kernels.spec.task import FunctionOpponent, KernelOpponent, Task, Workload
@@ -117,14 +117,14 @@ def _measure(
         def prepare(workload: Workload) -> None:
             require_prepared(task, workload.name, examiner.call("prepare", deadline, [workload.name]))
 
-        kernels = []
+        kernels = dict[str, Candidate]()
         for label, (template, config) in pair.items():
             kernel = compiled(template, config)
             if not isinstance(kernel, Candidate):
                 why = describe(kernel).rstrip(".")
                 raise TunesmithError(f"{label} cannot be measured ({reason_of(kernel)}): {why}.")
-            kernels.append(kernel)
-        candidate, baseline = kernels
+            kernels[label] = kernel
+        candidate, baseline = kernels.values()
         rivals: list[Rival] = [
             (one, compiled(one.template, {}) if isinstance(one, KernelOpponent) and not one.configs else None)
             for one in opponents
@@ -141,7 +141,10 @@ def _measure(
             for workload in workloads:
                 prepare(workload)
                 floor = roofline.floor_seconds(*work[workload.name])
-                rows.append(_row(examiner, workload, candidate, baseline, rivals, floor))
+                request = ComparisonRequest(
+                    baseline, [candidate], workload.name, ROUNDS, SECONDS, floor or 0.0, opponents=rivals
+                )
+                rows.append(_row(examiner, workload, kernels, request))
     timed = {
         f"the {kernel} on {row['workload']}": (row["cold"][kernel]["median"], work[row["workload"]])
         for row in rows
@@ -158,24 +161,22 @@ def _measure(
 
 
 def _row(
-    examiner: Isolated,
-    workload: Workload,
-    candidate: Candidate,
-    baseline: Candidate,
-    rivals: Sequence[Rival],
-    floor: float | None,
+    examiner: Isolated, workload: Workload, kernels: Mapping[str, Candidate], request: ComparisonRequest
 ) -> dict[str, Any]:
-    """The comparison on one workload, without `floor_seconds`, for which all times must be known."""
+    """The comparison of the two kernels on one workload, without `floor_seconds`, for which all times must be known."""
     row: dict[str, Any] = {"workload": workload.name, "sizes": workload.sizes, "types": workload.types}
-    request = ComparisonRequest(baseline, [candidate], workload.name, ROUNDS, SECONDS, floor or 0.0, 0.0, rivals)
-    deadline = DEADLINE * (1 + sum(kernel is None for _, kernel in rivals))
+    deadline = DEADLINE * (1 + sum(kernel is None for _, kernel in request.opponents))
     result = examiner.call("compare", deadline, request)
     if isinstance(result, WorkloadComparison):
         if result.opponents:
             row["opponents"] = [asdict(opponent) for opponent in result.opponents]
         (result,) = result.results
     if not isinstance(result, Comparison):
-        return row | {"failure": {"reason": reason_of(result), "detail": describe(result)}}
+        # Each alone beside the reference, as either may be the wrong one.
+        alone = {name: examiner.call("visit", DEADLINE, one, [workload.name], QUICK) for name, one in kernels.items()}
+        found = {name: one[workload.name] if isinstance(one, dict) else one for name, one in alone.items()}
+        wrong = {name: describe(one) for name, one in found.items() if not isinstance(one, Measured)}
+        return row | {"failure": {"reason": reason_of(result), "detail": describe(result), "kernels": wrong}}
     row["cold"] = asdict(result) | {"verdict": result.verdict, "half_width": result.half_width}
     return row
 
@@ -201,13 +202,15 @@ def _print(found: dict[str, Any]) -> None:
     print_rows(headings, rows, f"{found['task']} on {found['device']}")
     for row in found["workloads"]:
         for one in row.get("opponents", []):
-            typer.echo(f"{row['workload']}, {one['name']} ({one['label']}): {_opponent(one)}")
+            say(f"{row['workload']}, {one['name']} ({one['label']}): {_opponent(one)}")
         if "failure" in row:
-            typer.echo(f"{row['workload']}: {row['failure']['reason']}: {row['failure']['detail']}")
+            failure = row["failure"]
+            wrong = " ".join(f"{name} is at fault: {what}." for name, what in failure["kernels"].items())
+            say(f"{row['workload']}: {failure['reason']}: {wrong or failure['detail']}")
     for note in found["notes"]:
-        typer.echo(f"Note: {note}")
+        say(f"Note: {note}")
     if found["launch_floor_seconds"]:
-        typer.echo(f"An empty kernel takes {us(found['launch_floor_seconds'])} us a launch.")
+        say(f"An empty kernel takes {us(found['launch_floor_seconds'])} us a launch.")
 
 
 FEW = 3

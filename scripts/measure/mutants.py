@@ -385,9 +385,8 @@ def summary(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
     left_out = [line for line in lines if line["class"] and not counts(line)]
 
     def by(key: str) -> dict[str, str]:
-        return {
-            name: _share([one for one in found if one[key] == name]) for name in sorted({one[key] for one in found})
-        }
+        names = sorted({one[key] for one in found})
+        return {name: _share([one for one in found if one[key] == name]) for name in names}
 
     return {
         "rejected": _share(found) if found else "none judged",

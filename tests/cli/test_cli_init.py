@@ -5,6 +5,7 @@ import errno
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from compiling import edit, write_task
 from typer.testing import CliRunner
 
 from tunesmith.cli.main import app
+from tunesmith.kernels.backends import CompilerUnavailable
 from tunesmith.kernels.launch.reference import expected_results
 from tunesmith.kernels.spec.foreign import MAX_TUNED, read_definition
 from tunesmith.kernels.spec.task import Task, TaskError
@@ -108,7 +110,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_task_is_checked_without_a_device(here: Any, folder: Path) -> None:
+def test_a_task_is_checked_without_a_device(here: Any, folder: Path, monkeypatch: Any) -> None:
     done = here("check", ".", "--target", "sm_90", "--json", cwd=folder)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -122,6 +124,12 @@ def test_a_task_is_checked_without_a_device(here: Any, folder: Path) -> None:
     done = here("check", ".", "--target", "sm_90", cwd=folder)
     assert done.returncode == 0 and "gives every output on 400000\n" in done.stdout, done.stderr
     assert "reshape" not in done.stderr
+    # Without the compiler it is not said to be right.
+    refused = Mock(side_effect=CompilerUnavailable("CUDA C++ cannot be compiled here."))
+    monkeypatch.setattr("tunesmith.actors.judging.task_check.compile_all", refused)
+    done = here("check", ".", "--target", "sm_90", cwd=folder)
+    told = "could not be checked as a whole: baseline: it was not compiled, as CUDA C++ cannot be compiled here."
+    assert done.returncode == 2 and told in done.stderr and "its signature is" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -176,7 +176,8 @@ def entries(folder: Path, kind: str) -> list[Row]:
 @pytest.fixture
 def end(tmp_path: Path, environment: dict[str, str], device: Any) -> Iterator[End]:
     """Starts a run in a process group of its own, as a shell does; sends a signal once it has `least` entries of
-    `kind`: SIGINT to the group, as a terminal does, others to the process. Gives the process and its output."""
+    `kind`, or processes of that name: SIGINT to the group, as a terminal does, others to the process. Gives the process
+    and its output."""
     started = []
 
     def run(kind: str, least: int, number: int) -> tuple[subprocess.Popen[str], str, str]:
@@ -191,7 +192,7 @@ def end(tmp_path: Path, environment: dict[str, str], device: Any) -> Iterator[En
         )
         started.append(process)
         deadline = time.monotonic() + 60
-        while len(entries(tmp_path / "run", kind)) < least:
+        while len(entries(tmp_path / "run", kind)) + len(naming(f"/{kind}") & below(process.pid)) < least:
             assert process.poll() is None, process.communicate()
             assert time.monotonic() < deadline
             time.sleep(0.02)
@@ -235,7 +236,8 @@ def test_killed_and_resumed(end: End, command: Any, tmp_path: Path, kind: str, l
 @pytest.mark.parametrize(
     ("kind", "number"),
     [
-        # While the device's roofs are measured.
+        # While Ray starts, and while the device's roofs are measured.
+        *(("gcs_server", number) for number in (signal.SIGINT, signal.SIGTERM)),
         ("baseline", signal.SIGINT),
         *(pytest.param(kind, signal.SIGINT, marks=pytest.mark.slow) for kind in ("evaluation", "comparison", "run")),
         # A job's end, and a lost terminal, are interruptions too.

@@ -37,7 +37,6 @@ REPORT = ("report", "{run}")
 CSV = ("report", "{run}", "--csv", "{task}/table.csv")
 T4 = ("--as", "t4")
 
-
 DATA = Path(__file__).resolve().parent.parent / "data"
 HEAD = "__kernel void scale(__global const float* x, __global float* out, float factor, int n) "
 REFERENCE = "import time\nimport numpy as np\n\ndef scale(x, factor, n):\n    {body}\n"
@@ -81,6 +80,8 @@ IN_TASK = (
     ('"ceil_div(n, 64)"', '"10**18"', "must be a whole number from 1 to 2147483647"),
     ('dtype = "float32"', 'dtype = "float31"', "float31"),
     ('"template.toml"', '"template.cl"', "template.cl is not a template"),
+    ("{ source_file", "{ sorce_file", "key backends.opencl.baseline: unknown key 'sorce_file'; did you mean"),
+    ("baseline = {", "baseline = { notes = 1,", "the keys are label, source_file, backend, "),
     ('flops = "n"', 'flops = "n"\nrequires = ["n"]', "key requires[1]: `n` is not a condition"),
 )
 """In task.toml: old text, new text, the key or value that `space` must name."""
@@ -122,7 +123,8 @@ ANSWERS = (
     (SPACE, edited("template.toml", "[la", "fast_math = true\n[la"), 0, "4 of 4"),
     (SPACE, edited("task.toml", 'source_file = "baseline.cl"', 'source_file = ["baseline.cl"]'), 0, "4 of 4"),
     (SPACE, edited("template.toml", GRID, "n / (GROUP * ITEMS)"), 0, "On the held-out workload 1001: none of them is"),
-    (SPACE, edited("task.toml", 'templates = ["template.toml"]', ""), 0, "there is no loop to unroll whose length"),
+    ((*SPACE, "--json"), edited("task.toml", 'templates = ["template.toml"]', ""), 0, "there is no loop to unroll"),
+    (SPACE, edited("task.toml", 'templates = ["template.toml"]', ""), 0, "rule(s) do not apply (--json says why)."),
     (SPACE, edited("baseline.cl", "factor * x[i]", "factor * z[i]"), 2, "baseline:1:"),
     *((CHECK, written(f, ""), 2, f"{f} is empty") for f in ("template.cl", "task.toml")),
     (CHECK, edited("template.toml", 'block = ["GROUP"]', 'block = ["GROUP"]\nshared_bytes = "64"'), 2, "the last"),
@@ -139,6 +141,7 @@ ANSWERS = (
     (MINE, written("mine.cl", HEAD + '{ printf("%d", n); }\n'), 1, "rejected: "),
     ((*MINE, "--json"), written("mine.cl", " " * 5_000_000), 1, '"source_too_large"'),
     *(((*CHECK, "--config", text), nothing, 2, "--config") for text in ('{{"X": 1}}', "[1]", "no json")),
+    ((*CHECK, "--check-time", "soon"), nothing, 2, "--check-time: 'soon' is not a duration"),
     ((*CHECK, "--target", "sm_90"), nothing, 2, "has no cuda sources; it has opencl"),
     ((*CHECK, "--run-deadline", "1"), edited("baseline.cl", "if (i < n)", "while (n);"), 2, "exceeded its deadline of"),
     ((*BENCH, "--vs", "{task}/task.toml"), nothing, 2, "task.toml cannot be measured"),
@@ -166,6 +169,9 @@ ANSWERS = (
     (("init", "{task}/reference.py"), nothing, 2, "there is no kernel, a function decorated with @triton.jit"),
     # Old comments are Latin-1.
     (INIT, in_bytes("k.cu", b"// caf\xe9"), 2, "there is no kernel"),
+    (INIT, written("k.cu", "__global__ void k(float* x) { *x = 1 }"), 2, "1 of k.cu is not understood (expected ';'"),
+    (INIT, written("k.cu", PLAIN_CUDA[:-1]), 2, "line 1 of k.cu is not understood (expected '}'): correct it."),
+    (INIT, written("k.cu", PLAIN_CUDA.replace("x)", "x")), 2, "k.cu is not understood (expected ')'): correct it."),
     ((*INIT[:3], "{task}"), written("k.cu", PLAIN_CUDA), 2, "is not empty; name a new or an empty"),
     (("init", "{task}/baseline.cl", "--entry", "other"), nothing, 2, "baseline.cl: there is no kernel 'other'; choose"),
     (("init", "{task}/t1.json"), written("t1.json", '{"General": 1}'), 2, "the key KernelSpecification is missing"),
@@ -188,7 +194,8 @@ ANSWERS = (
     (("ablate", "{task}", "--model", "any", "--out", "{task}"), nothing, 2, "is not empty; name a new"),
 )
 MEASURED = (
-    (CHECK, nothing, 0, "largest error 0."),
+    ((*CHECK, "--check-time", "2s"), nothing, 0, "largest error 0."),
+    ((*BENCH, "--vs", "{task}/mine.cl"), written("mine.cl", HEAD + "{ *out = n; }"), 1, "mine.cl is at fault: wrong"),
     (TUNE, edited("baseline.cl", "factor * x", "factor + x"), 2, "baseline"),
     (CHECK, edited("baseline.cl", "factor * x", "factor + x"), 2, "its baseline is not right on 4096"),
     (

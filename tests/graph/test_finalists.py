@@ -294,12 +294,14 @@ def test_what_shares_the_defect_of_rejected_configurations_is_not_examined(tmp_p
     assert any(f"it shares GROUP={group}" in one.why for one in result.summary.disqualified)
 
 
-def test_in_place_of_rejected_finalists_one_with_a_value_changed_is_measured(tmp_path: Path) -> None:
+def test_in_place_of_rejected_finalists_one_with_a_value_changed_is_measured(tmp_path: Path, capsys: Any) -> None:
     # The search measures one configuration, and that is wrong.
     SimulatedPool.wrong.extend(one for one in SPACE if one["GROUP"] == 16)
     result = run(tmp_path / "run", rounds=1, evaluations=1)
     measured = [row.data["evaluation"]["config"] for row in rows(tmp_path / "run", "evaluation")]
     assert len(measured) > 1 and measured[0]["GROUP"] == 16
+    print_summary(result.summary, result.folder)
+    assert f"\n1 of 1 evaluations and {len(measured) - 1} in place of rejected winners in " in capsys.readouterr().out
     assert result.valid and result.summary["general"]["config"]["GROUP"] != 16
 
 

@@ -99,7 +99,9 @@ def test_what_ends_again_keeps_its_date(store: ResultsStore, tmp_path: Path, mon
 def test_another_devices_answers_come_after_this_ones(store: ResultsStore, device: Any, tmp_path: Path) -> None:
     mine = entry(config={"GROUP": 16, "ITEMS": 4, "UNROLL": 0}, device=device.name, ratio=0.9)
     store.keep([entry(ratio=0.1), mine, entry(backend="cuda", config={"GROUP": 4, "ITEMS": 1, "UNROLL": 0})])
-    run(tmp_path / "run")
+    said = list[str]()
+    run(tmp_path / "run", listener=lambda progress: said.append(progress.message))
+    assert any("earlier runs go first: 2; --no-wisdom omits them" in message for message in said)
     assert SimulatedPool.measured[:2] == [mine.config, entry().config]
     assert [one.device for one in last_suggestions(tmp_path / "run")] == [device.name, "another device"]
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from tunesmith.hw.errors import how_to_install
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.kernels.backends import MAX_LOG, CompilerUnavailable
 from tunesmith.kernels.backends.nvrtc import NvrtcCompiler, marked
@@ -85,7 +86,7 @@ class TritonCompiler:
             pretend_device(limits.arch, limits.warp_size or 32)
         except ImportError as error:
             raise CompilerUnavailable(
-                f"Triton kernels cannot be compiled here ({error}): install it with `pip install 'tunesmith[triton]'`."
+                f"Triton kernels cannot be compiled here ({error}): {how_to_install('triton')}."
             ) from error
         self.arch, self._limits = limits.arch, limits
         self.version = f"triton {triton.__version__}"

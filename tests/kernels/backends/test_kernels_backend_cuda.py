@@ -92,7 +92,7 @@ class TestNvrtcCompiler(CompilerContract):
         # Further packages would take another interpreter in each process that compiles.
         ({"cudart": ("crt",)}, ["cudart", "cccl"], ""),
         ({"cudart": (), "cccl": (), "nvcc": ()}, ["cudart", "cccl", "nvcc"], ""),
-        ({}, ["cudart"], r"the CUDA runtime headers are missing; install it with"),
+        ({}, ["cudart"], r"the CUDA runtime headers are missing; install the extra cuda13"),
         (None, [], r"\(Canary probe .* 10.0 seconds\): try again .*\.$"),
     ],
 )

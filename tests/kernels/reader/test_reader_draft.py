@@ -452,7 +452,7 @@ class TestTask:
             ("", "float* in", "float (*in)[4]", "a *", "declare it as `const float* in`, and for in[i][j] write"),
             ("", "int n", "const int& n", "a *", "is a reference: declare it by value, as `int n`"),
             ("", "float a", "float (*a)(float)", "a(1) *", "is a pointer to a function"),
-            ("", "int i =", "SHARED(float, s) int i =", "s[0] *", "is not understood: give the macros that your"),
+            ("", "int i =", "SHARED(float, s) int i =", "s[0] *", "type construction): give the macros that your"),
             ("__device__ float* y;", ", float* y", "", "a *", "no parameter of saxpy is an array that it may write"),
             ("", "int i =", "saxpy<<<1, 1>>>(a, in, y, n); int i =", "a *", "saxpy launches kernels"),
             ("#define T {{T}}\n", "", "", "a *", "a program fills in {{T}} before this file is a source"),
