@@ -50,7 +50,7 @@ demo: .venv/.ready
 
 # Where a worker crashes, a new one in its place would wait for ever: with none, the run ends and names the test.
 test: .venv/.ready-test
-	$(BIN)/python -m pytest -q -m "not slow" -n 3 --dist loadgroup --max-worker-restart 0
+	$(BIN)/python -m pytest -q -m "not slow" -n 4 --dist loadgroup --max-worker-restart 0
 
 test-all: .venv/.ready-test
 	$(BIN)/python -m pytest -q

@@ -17,7 +17,6 @@ import pytest
 from hypothesis import settings
 
 DATA = Path(__file__).resolve().parent / "data"
-REPOSITORY = Path(__file__).resolve().parent.parent
 COMMAND = [sys.executable, "-m", "tunesmith.cli.main"]
 
 # What tests find is nothing to tell the user of this machine; processes that tests start follow it.
@@ -186,7 +185,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skips tests that need an NVIDIA GPU where there is none, with the reason. Where tests are spread over processes,
     tests that share a Ray cluster, a finished run or a library that is slow to import stay together, in groups, and so
     do tests that use the GPU, of which there is one. No group may take more than a third of the time, so that the last
-    one does not run alone: hence the other tests of actors and of the command line are grouped by file."""
+    one does not run alone: hence the other tests of actors and of the command line are grouped by file, and so are
+    those of rewrites, which compute while others wait, and ask again for what rules have made."""
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.xdist_group("gpu"))
@@ -194,7 +194,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("cluster"))
         elif "finished_run" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("finished run"))
-        elif item.path.parent.name in ("actors", "cli"):
+        elif item.path.parent.name in ("actors", "cli", "rewrite"):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
         elif item.path.parent.name == "models":
             # LangChain's chat models take two seconds to import.

@@ -339,6 +339,10 @@ class Unit:
         """Whether a cursor stands in the source or in a header of its author."""
         return cursor.location.file is not None and not cursor.location.file.name.startswith(_EMPTY)
 
+    def macros(self, what: str) -> list[Any]:
+        """The definitions or uses of macros in the source and in its author's headers; built-in ones stand ahead."""
+        return [*itertools.takewhile(self.own, (one for one in reversed(self.top) if kind(one) == what))][::-1]
+
     def declarations(self, scope: Any | None = None) -> Iterator[Any]:
         """The author's declarations at the level of files and namespaces."""
         children = list(scope.get_children()) if scope else self.top

@@ -394,9 +394,8 @@ class Syntax:
         self.unit = Unit(prelude + code, Path(where), language)
         found = self.unit.entry(entry)
         self.name, self.cursor = found.name, found.function
-        uses = [one for one in self.unit.top if kind(one) == "MACRO_INSTANTIATION"]
-        own = [(one.extent, one) for one in uses if str(one.location.file) == self.unit.where]
-        places = ((at.start.offset - self._shift, at.end.offset - self._shift, one) for at, one in own)
+        uses = [one for one in self.unit.macros("MACRO_INSTANTIATION") if str(one.location.file) == self.unit.where]
+        places = ((one.extent.start.offset - self._shift, one.extent.end.offset - self._shift, one) for one in uses)
         self.macros = sorted(places, key=lambda one: one[:2])
         self.start = self.cursor.extent.start.offset - self._shift
         self.name_at = self.cursor.location.offset - self._shift

@@ -48,11 +48,8 @@ def _macros(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
     """The outermost uses, in the kernel's body, of macros with telling words, as the preprocessor replaces them."""
     syntax, found, last, body = facts.syntax, list[Edit](), 0, facts.body
     uses = [one for one in syntax.macros if body.start <= one[0] and one[1] <= body.end]
-    words = {
-        one.spelling: {token.spelling for token in one.get_tokens()}
-        for one in syntax.unit.top
-        if uses and kind(one) == "MACRO_DEFINITION" and one.location.file is not None
-    }
+    defined = syntax.unit.macros("MACRO_DEFINITION") if uses else []
+    words = {one.spelling: {token.spelling for token in one.get_tokens()} for one in defined}
     telling = set(_TELLING)
     while more := {name for name, those in words.items() if name not in telling and telling & those}:
         telling |= more

@@ -1,7 +1,6 @@
 """Many GPUs, pretended, the cluster that has them, and faults of what the pool stands on: Ray numbers lanes as on a
 real node; what they measure is made up; nothing measured is lost."""
 
-import resource
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from compiling import files_of_at_most
 from hypothesis import given
 from hypothesis import strategies as st
 from pretence import LIMITS, TASK, TEMPLATE, WORKLOAD, all_measured, drain, make_pool, pretending, requests, run
@@ -287,17 +287,10 @@ def test_a_lane_that_hangs_costs_one_visit_and_a_cache_that_cannot_be_written_is
 
 def test_a_full_disk_ends_a_run_with_a_sentence_and_loses_nothing(tmp_path: Path) -> None:
     evaluation = Evaluation("x" * 1000, {}, {})
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with Journal(tmp_path / "run", create=True) as journal:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, hard))
-        try:
-            for number in range(2000):
-                journal.append(Evaluated(number=number, evaluation=evaluation))
-        except JournalError as error:
-            sentence = str(error)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert "cannot be written" in sentence and "tunesmith resume" in sentence and sentence.endswith(".")
+    told = pytest.raises(JournalError, match=r"cannot be written.*tunesmith resume.*\.$")
+    with Journal(tmp_path / "run", create=True) as journal, files_of_at_most(400_000), told:
+        for number in range(2000):
+            journal.append(Evaluated(number=number, evaluation=evaluation))
     with Journal(tmp_path / "run", create=False) as journal:
         kept = [entry.event.number for entry in journal.entries(Evaluated)]
         assert kept == list(range(number)), "everything before the full disk is there"

@@ -36,7 +36,6 @@ INIT = ("init", "{task}/k.cu", "--out", "{task}/new")
 REPORT = ("report", "{run}")
 CSV = ("report", "{run}", "--csv", "{task}/table.csv")
 T4 = ("--as", "t4")
-
 DATA = Path(__file__).resolve().parent.parent / "data"
 HEAD = "__kernel void scale(__global const float* x, __global float* out, float factor, int n) "
 REFERENCE = "import time\nimport numpy as np\n\ndef scale(x, factor, n):\n    {body}\n"
@@ -61,19 +60,9 @@ def written(file: str, text: str) -> Change:
     return lambda task, run: ((run if file == "summary.json" else task) / file).write_text(text)
 
 
-def in_bytes(file: str, data: bytes) -> Change:
-    return lambda task, run: (task / file).write_bytes(data)
-
-
 def full_folder(task: Path, run: Path) -> None:
     (task / "new").mkdir()
     (task / "new" / "thesis.tex").touch()
-
-
-def finished(folder: Path) -> Path:
-    """A run that has ended, of a task beside it, on a device that is a formula."""
-    shutil.copytree(SCALE_ADD.parent, folder / "own")
-    return ended_run(folder / "ended", folder / "own" / "task.toml").folder
 
 
 IN_TASK = (
@@ -168,7 +157,7 @@ ANSWERS = (
     (("tune", "{task}", "--settings", "{task}/own.toml"), written("own.toml", "evaluation = 3\n"), 2, "'evaluations'?"),
     (("init", "{task}/reference.py"), nothing, 2, "there is no kernel, a function decorated with @triton.jit"),
     # Old comments are Latin-1.
-    (INIT, in_bytes("k.cu", b"// caf\xe9"), 2, "there is no kernel"),
+    (INIT, lambda task, run: (task / "k.cu").write_bytes(b"// caf\xe9"), 2, "there is no kernel"),
     (INIT, written("k.cu", "__global__ void k(float* x) { *x = 1 }"), 2, "1 of k.cu is not understood (expected ';'"),
     (INIT, written("k.cu", PLAIN_CUDA[:-1]), 2, "line 1 of k.cu is not understood (expected '}'): correct it."),
     (INIT, written("k.cu", PLAIN_CUDA.replace("x)", "x")), 2, "k.cu is not understood (expected ')'): correct it."),
@@ -216,7 +205,10 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory, device: Any) -> Path:
-    return finished(tmp_path_factory.mktemp("ended"))
+    """A run that has ended, of a task beside it, on a device that is a formula."""
+    folder = tmp_path_factory.mktemp("ended")
+    shutil.copytree(SCALE_ADD.parent, folder / "own")
+    return ended_run(folder / "ended", folder / "own" / "task.toml").folder
 
 
 @pytest.mark.parametrize(

@@ -193,11 +193,8 @@ class TestReviewer:
         assert "not this one" in models.asked()[1].messages[1].content
 
 
-DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
-
-
 def blocks(page: str) -> list[str]:
-    return re.findall(r"```\w+\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL)
+    return re.findall(r"```\w+\n(.*?)```", (REPOSITORY / "docs" / page).read_text(encoding="utf-8"), re.DOTALL)
 
 
 FIRST = ("kernel.cl", "reference.py", "template.toml", "task.toml")

@@ -56,7 +56,6 @@ from tunesmith.kernels.spec.task import Workload, geometry
 from tunesmith.kernels.spec.taskfile import load_task
 
 pytestmark = pytest.mark.xdist_group("exports")
-CASES = 40
 PROGRAM = Path(__file__).with_name("launch_header.cpp")
 
 
@@ -80,7 +79,7 @@ def shapes(package: Package) -> list[tuple[Workload, Any]]:
     own = [Workload(name=row["workload"], sizes=row["sizes"], types=row["types"]) for row in measured]
     rows = {str(row["sizes"]): row["folder"] for row in measured}
     found = []
-    for shape in (*own, *draw_shapes(package.task, "gpu", CASES, seed=1)):
+    for shape in (*own, *draw_shapes(package.task, "gpu", 40, seed=1)):
         node = package.about["rule"]
         while "test" in node:
             node = node["yes" if parse(node["test"]).evaluate(shape.names) else "no"]

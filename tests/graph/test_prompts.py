@@ -254,7 +254,6 @@ def test_counting_events_takes_the_lanes_lock(context: Any, tmp_path: Path, monk
 WHOLE = sorted(f"{path.parent.name}/recording" for path in RAW.glob("*/recording"))
 RECORDINGS = [*WHOLE, *sorted(str(path.relative_to(RAW)) for path in RAW.glob("*/six-calls/*"))]
 FAST = ("rope/recording", "topk_softmax/recording")
-PLAN_OF_ROUND_1 = "round-1.plan.plan"
 
 
 def lines(name: str, file: str) -> list[dict[str, Any]]:
@@ -286,7 +285,7 @@ def test_every_question_has_its_answer_and_plans_are_plans(name: str) -> None:
     # Nothing of the machine that it ran on gets into a prompt.
     sent = json.dumps([one["body"]["messages"] for one in lines(name, "requests")])
     assert "/work" not in sent and "/root" not in sent
-    plan = PlanAnswer.model_validate_json(answers(name)[PLAN_OF_ROUND_1])
+    plan = PlanAnswer.model_validate_json(answers(name)["round-1.plan.plan"])
     assert [branch.parent for branch in plan.branches] == ["baseline"] and plan.branches[0].moves
 
 

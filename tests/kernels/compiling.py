@@ -3,7 +3,9 @@
 import functools
 import json
 import math
-from collections.abc import Sequence
+import resource
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +79,17 @@ def edit(folder: Path, file: str, old: str, new: str) -> None:
     text = (folder / file).read_text()
     assert old in text, f"{old!r} is not in {file}"
     (folder / file).write_text(text.replace(old, new, 1))
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """As on a full disk: a write beyond `size` bytes of a file fails."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def bytes_of_arrays(task: Task, workload: Workload) -> int:

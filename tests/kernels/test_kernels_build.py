@@ -4,15 +4,13 @@ compiled, whose entries come back whole or not at all; and the source rules: wha
 import multiprocessing
 import os
 import re
-import resource
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from compiling import files_of_at_most
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -218,17 +216,6 @@ def test_many_processes_share_a_folder(tmp_path: Path) -> None:
         process.join(60)
         assert process.exitcode == 0
     assert not list(tmp_path.glob("*/.*.tmp")) and ArtifactCache(tmp_path, max_bytes=10 * 11_000).evict() <= 10 * 11_000
-
-
-@contextmanager
-def files_of_at_most(size: int) -> Iterator[None]:
-    """As on a full disk: a write beyond `size` bytes of a file fails."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_where_it_is_and_what_cannot_be_written_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

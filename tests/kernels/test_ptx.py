@@ -66,7 +66,6 @@ def test_blocks_are_marked_and_those_that_no_launch_entered_told() -> None:
     assert one.count == 3 and one.lines == (end,), "lines of the kit are for sizes that a task may exclude"
     launch: Any = {"grid": ["1"], "block": ["1"]}
     fields = {"name": "k", "backend": "triton", "entry": "k", "source": "\n" * 9, "launch": launch}
-    artifact: Any = None
     odd, even = ((("T", "float16"), ("argument n", kind)) for kind in ("i32", "i32:16"))
     marked = {key: MarkedArtifact(artifact, ((3, 4), (7,))) for key in (odd, even)}
     coverage = Coverage(Candidate(Template.model_validate(fields), {}, {}), marked)

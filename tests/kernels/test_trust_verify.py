@@ -173,8 +173,8 @@ def test_numbers_that_a_source_compares_with_are_those_it_computes(source: str, 
 
 
 def test_a_source_of_any_depth_is_read_and_parameters_are_macros_of_what_it_speaks_of() -> None:
-    for nested, times in (*((one, 20_000) for one in ("(", "-", "f(", "(a)", "1+", "x[")), ("9+x+", 5000)):
-        assert len(source_integers(nested * times)) <= 2
+    for nested in ("(", "-", "f(", "(a)", "1+", "x[", "9+x+"):
+        assert len(source_integers(nested * 5000)) <= 2
     plain = load_task("silu_and_mul").sources("cuda").baseline.template
     template = plain.model_copy(update={"source": "if (d > GROUP * ITEMS) {}"})
     numbers = source_integers(_source_with_parameters(template, {"GROUP": 64, "ITEMS": 7, "FAST": True, "NAME": "x"}))

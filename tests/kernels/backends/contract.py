@@ -44,7 +44,6 @@ class CompilerContract:
         text = SOURCES[backend]["static"]
         first, second = (compiled(compiler, backend, text, "shared") for _ in range(2))
         assert replace(first, code=b"") == replace(second, code=b"")
-        text = SOURCES[backend]["static"]
         assert compiled(compiler, backend, text, "shared").resources.shared == 1024
         assert compiled(compiler, backend, text, "other").resources.shared == 16000
         assert compiled(compiler, backend, text + SOURCES[backend]["add"], "add").resources.shared == 0

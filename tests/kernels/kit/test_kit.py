@@ -35,7 +35,7 @@ def compiled(compiler: Any, name: str) -> str:
 
 def run(nvrtc: Any, name: str, threads: tuple[int, int], *arrays: Any) -> None:
     """Compiles a source for compute capability 9.0, and runs a block of it on the CPU, on `arrays` in place."""
-    started = emulated(compiled(nvrtc, name), "k")
+    [started] = emulated((compiled(nvrtc, name),), "k")
     started(1, 1, 1, *threads, 1, *(one.ctypes.data_as(ctypes.c_void_p) for one in arrays))
 
 
@@ -69,9 +69,8 @@ def test_examples_of_the_page_and_of_prompts_compute_what_they_say(nvrtc: Any, b
         assert answer.resources.shared == (shared if block > 32 else 0)
         out = np.full((3, d), np.nan, np.float32)
         pointers = [one.ctypes.data_as(ctypes.c_void_p) for one in (*arrays, out)]
-        emulated(specialise(made, config, {"T": "float32"}).source, entry)(
-            blocks, 1, 1, block, high, 1, *pointers, 3, d
-        )
+        [started] = emulated((specialise(made, config, {"T": "float32"}).source,), entry)
+        started(blocks, 1, 1, block, high, 1, *pointers, 3, d)
         assert np.allclose(out, expected, rtol=1e-5, atol=1e-5)
 
 

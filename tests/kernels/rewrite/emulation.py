@@ -8,11 +8,13 @@ shows.
 import atexit
 import ctypes
 import functools
+import os
 import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,27 +53,34 @@ def build(command: list[str]) -> None:
 
 
 @functools.cache
-def emulated(source: str, entry: str) -> Any:
-    """The function that runs the CUDA kernel `entry` of a source: it takes the extents of grid and block, and what the
-    kernel takes."""
+def emulated(sources: tuple[str, ...], entry: str) -> list[Any]:
+    """For each CUDA source the function that runs its kernel `entry`: it takes the extents of grid and block, and what
+    the kernel takes. They are compiled in one go, as the compiler takes longer to start than for a kernel."""
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("there is no g++ here")
     header, made = shim(compiler)
-    source = re.sub(r"#include <cuda\w+\.h>", "", source)
+    file = made.with_name(f"kernels{len(os.listdir(made.parent))}.cpp")
+    file.write_text("".join(as_cpp(one, entry, number) for number, one in enumerate(sources)))
+    # What they call the shim has, or the libraries that the shim is linked with.
+    linked = ["-shared", "-nostdlib", "-o", f"{file}.so", str(file), str(made)]
+    build([compiler, *KERNEL_OPTIONS, "-include", str(header), *linked])
+    library = ctypes.CDLL(f"{file}.so")
+    return [library[f"run_{number}"] for number in range(len(sources))]
+
+
+def as_cpp(source: str, entry: str, number: int) -> str:
+    """A CUDA source in a namespace of its own, with the function `run_NUMBER`; behind it none of its macros is left."""
+    source = re.sub(r"#include <cuda\w+\.h>", "", source).replace('extern "C" ', "")
     shared = r"extern __shared__ ([\w ]+) (\w+)\[\](.*?);"
     source = re.sub(shared, r"static \1 (*\2)\3 = (\1 (*)\3)shim::dynamic;", source)
     declared = re.findall(rf"\b{entry}\(([^()]*)\)\s*\{{", source)[-1]
     names = ", ".join(re.findall(r"\w+(?=\s*(?:,|$))", declared))
     extents = ", ".join(f"unsigned int {which}{axis}" for which in "gb" for axis in "xyz")
-    source += f'\nextern "C" void shim_run({extents}, {declared}) '
-    source += f"{{ shim::run({{gx, gy, gz}}, {{bx, by, bz}}, [=] {{ {entry}({names}); }}); }}\n"
-    file = made.with_name(f"kernel{len(list(made.parent.iterdir()))}.cpp")
-    file.write_text(source)
-    # What it calls the shim has, or the libraries that the shim is linked with.
-    linked = ["-shared", "-nostdlib", "-o", f"{file}.so", str(file), str(made)]
-    build([compiler, *KERNEL_OPTIONS, "-include", str(header), *linked])
-    return ctypes.CDLL(f"{file}.so").shim_run
+    run = f"shim::run({{gx, gy, gz}}, {{bx, by, bz}}, [=] {{ {entry}({names}); }});"
+    macros = re.findall(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", source, re.MULTILINE)
+    text = f'namespace of_{number} {{\n{source}\nextern "C" void run_{number}({extents}, {declared}) {{ {run} }}\n}}\n'
+    return text + "".join(f"#undef {one}\n" for one in macros)
 
 
 @functools.cache
@@ -87,38 +96,44 @@ def built(source: str, entry: str) -> Any:
     return getattr(cl.Program(opencl_queue().context, source).build(["-cl-opt-disable"]), entry)
 
 
-def run_kernel(
-    template: Template,
-    config: Config,
+def run_kernels(
+    pairs: Sequence[tuple[Template, Config]],
     task: Task,
     workload: Workload,
     arrays: Mapping[str, Any],
     stand_ins: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
-    """The outputs of `template` at `config`, from copies of `arrays` (by argument). stand_ins: texts of the source, and
-    what takes their place."""
-    source = specialise(template, config, workload.types).source
+) -> list[dict[str, Any]]:
+    """The outputs of each template at its configuration, from copies of `arrays` (by argument). stand_ins: texts of the
+    sources, and what takes their place."""
+    sources = [specialise(template, config, workload.types).source for template, config in pairs]
     for text, other in (stand_ins or {}).items():
-        assert text in source
-        source = source.replace(text, other)
-    where = geometry(template, config, workload)
+        assert any(text in one for one in sources)
+        sources = [one.replace(text, other) for one in sources]
+    on_device = pairs[0][0].backend == "opencl"
+    kernels = [built(one, task.entry) for one in sources] if on_device else emulated(tuple(sources), task.entry)
+    shapes = [geometry(template, config, workload) for template, config in pairs]
+    run = run_on_device if on_device else run_on_host
+    return [outputs(partial(run, *both), task, workload, arrays) for both in zip(kernels, shapes, strict=True)]
+
+
+def outputs(
+    run: Callable[[list[Any]], None], task: Task, workload: Workload, arrays: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What `run` leaves in copies of the arrays; it takes a kernel's arguments."""
     copies = {name: np.array(value, copy=True) for name, value in arrays.items()}
-    arguments: list[Any] = []
-    for argument in task.arguments:
-        if argument.role != "scalar":
-            arguments.append(copies[argument.name])
-        else:
-            value, dtype = task.scalar_of(argument, workload), task.dtype_of(argument, workload)
-            arguments.append(np.dtype(dtype).type(value if dtype == "float32" else int(value)))
-    if template.backend == "opencl":
-        run_on_device(built(source, task.entry), where, arguments)
-    else:
-        passed = [
-            one.ctypes.data_as(ctypes.c_void_p) if one.ndim else np.ctypeslib.as_ctypes_type(one.dtype)(one.item())
-            for one in arguments
-        ]
-        emulated(source, task.entry)(*map(ctypes.c_uint, (*where.grid, *where.block)), *passed)
+    scalars = [one for one in task.arguments if one.role == "scalar"]
+    types = {one.name: np.dtype(task.dtype_of(one, workload)).type for one in scalars}
+    given = copies | {one.name: types[one.name](task.scalar_of(one, workload)) for one in scalars}
+    run([given[one.name] for one in task.arguments])
     return {one.name: copies[one.name] for one in task.outputs}
+
+
+def run_on_host(kernel: Any, where: Geometry, arguments: list[Any]) -> None:
+    passed = [
+        one.ctypes.data_as(ctypes.c_void_p) if one.ndim else np.ctypeslib.as_ctypes_type(one.dtype)(one.item())
+        for one in arguments
+    ]
+    kernel(*map(ctypes.c_uint, (*where.grid, *where.block)), *passed)
 
 
 def run_on_device(kernel: Any, where: Geometry, arguments: list[Any]) -> None:

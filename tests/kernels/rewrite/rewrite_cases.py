@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from emulation import contents, run_kernel
+from emulation import contents, run_kernels
 
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.rewrite.template import Rewritten, rewrite
@@ -156,12 +156,12 @@ def require_right(
     near: float = 1e-5,
 ) -> None:
     """The same from `arrays`, at configurations that are given in whole or over the defaults. stand_ins: as
-    `run_kernel` takes them, for the template; near: a tolerance, absolute and relative."""
+    `run_kernels` takes them; near: a tolerance, absolute and relative."""
     template, (sources,) = template_of(task), task.backends.values()
-    expected = run_kernel(sources.baseline.template, {}, task, workload, arrays)
+    assert all(config.keys() <= template.default_config.keys() for config in configs)
+    pairs = [(sources.baseline.template, {}), *((template, template.default_config | config) for config in configs)]
+    expected, *results = run_kernels(pairs, task, workload, arrays, stand_ins)
     assert any(not np.array_equal(expected[one.name], arrays[one.name], equal_nan=True) for one in task.outputs)
-    for config in configs:
-        assert config.keys() <= template.default_config.keys()
-        found = run_kernel(template, template.default_config | config, task, workload, arrays, stand_ins)
+    for config, found in zip(configs, results, strict=True):
         for name, values in expected.items():
             assert np.allclose(found[name], values, rtol=near, atol=near, equal_nan=True), (config, workload, name)

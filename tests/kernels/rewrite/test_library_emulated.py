@@ -1,14 +1,14 @@
 """CUDA kernels of the library, run on the CPU: they compute what the references say, whatever vectors divide."""
 
 import functools
+import itertools
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 from compiling import named_rows
-from emulation import TENSOR_CORES, contents, run_kernel
+from emulation import TENSOR_CORES, contents, run_kernels
 from rewrite_cases import H200, RAW, template_of
 
 from tunesmith.hw.targets import resolve_target
@@ -55,13 +55,13 @@ RAW_SIZES: dict[str, tuple[Config, ...]] = {
 
 
 def require_right(
-    task: Task, template: Template, config: Config, workload: Workload, stand_ins: Mapping[str, str] | None = None
+    task: Task, template: Template, configs: list[Config], workload: Workload, stand_ins: dict[str, str] | None = None
 ) -> None:
     arrays = contents(task, workload, seed=3)
     read = {one.name: arrays[one.name].astype(np.float64) for one in task.arguments if one.role in ("in", "inout")}
     expected = reference_results(task, workload, read)
-    found = run_kernel(template, config, task, workload, arrays, stand_ins)
-    for output in task.outputs:
+    results = run_kernels([(template, config) for config in configs], task, workload, arrays, stand_ins)
+    for found, output in itertools.product(results, task.outputs):
         values, dtype = expected[output.name], task.dtype_of(output, workload)
         allowed = task.tolerance_of(dtype) if dtype != "float32" else Tolerance(rtol=1e-5, atol=1e-5)
         near = np.allclose(found[output.name], values, rtol=allowed.rtol, atol=allowed.atol)
@@ -76,7 +76,7 @@ def test_an_opponent_computes_what_the_reference_does(name: str) -> None:
     more = {"h": 3} if name == "merge_attn_states" else {}
     for n, d in ((3, 512), (2, 333), (1, 1)):
         workload = Workload(name="small", sizes={"n": n, **more, "d": d}, types={"T": "float32"})
-        require_right(task, opponent.template, {}, workload)
+        require_right(task, opponent.template, [{}], workload)
 
 
 @functools.cache
@@ -109,7 +109,7 @@ def test_a_template_computes_what_the_reference_does(name: str, at: int) -> None
     for sizes in SIZES[name]:
         workload = workload_of(task, sizes)
         assert feasible(template, [workload], resolve_target("sm_90")).reject(config) is None
-        require_right(task, template, config, workload)
+        require_right(task, template, [config], workload)
 
 
 @pytest.mark.parametrize("at", [pytest.param(one, marks=pytest.mark.slow if one else ()) for one in range(POINTS)])
@@ -120,7 +120,7 @@ def test_products_of_warps_are_those_of_the_reference(at: int) -> None:
     stand_ins = {kit()["kit/copies.cuh"]: "", kit()["kit/fragments.cuh"]: TENSOR_CORES}
     for sizes in SIZES["skinny_gemm"]:
         workload = Workload(name="small", sizes=sizes, types={"T": "float16"})
-        require_right(task, template, config, workload, stand_ins)
+        require_right(task, template, [config], workload, stand_ins)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_gemm_of_float32_takes_the_ordinary_units(name: str, more: Config) -> No
     for sizes in ({"m": 37, "n": 41, "k": 29}, {"m": 70, "n": 200, "k": 24}, {"m": 1, "n": 1, "k": 1}):
         workload = Workload(name="small", sizes=sizes, types={"T": "float32"})
         assert feasible(template, [workload], resolve_target("sm_90")).reject(config) is None
-        require_right(task, template, config, workload)
+        require_right(task, template, [config], workload)
 
 
 @pytest.mark.parametrize("name", RAW_SIZES)
@@ -148,10 +148,10 @@ def test_a_raw_kernel_and_what_the_rules_make_of_it_compute_what_the_reference_d
     template = template_of(task)
     for sizes in RAW_SIZES[name]:
         workload = Workload(name="small", sizes=sizes, types=dict.fromkeys(task.types, "float32"))
-        require_right(task, task.sources("cuda").baseline.template, {}, workload)
+        require_right(task, task.sources("cuda").baseline.template, [{}], workload)
         space = feasible(template, [workload], H200)
-        for point in space.sample(np.random.default_rng(1), 3):
-            require_right(task, template, space.config(point), workload)
+        points = [space.config(point) for point in space.sample(np.random.default_rng(1), 3)]
+        require_right(task, template, points, workload)
 
 
 BYTES = np.array([[0x88] * 64 + [0x19]])

@@ -6,7 +6,7 @@ ones: each is rewritten by the rules, and some points of the space are run as C+
 
 import numpy as np
 import pytest
-from emulation import contents, run_kernel
+from emulation import contents, run_kernels
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rewrite_cases import H200, LINE, ROWS, TURNS, task_of
@@ -130,9 +130,9 @@ def require_same(drawn: tuple[str, LaunchGeometry], n: int, seed: int) -> None:
     telling |= {"WALK", "INDEX_BITS", "BLOCKED", "BLOCKED_X", "BLOCKED_Y"}
     points.sort(key=lambda one: -sum(one[name] != default[name] for name in telling if name in one))
     arrays = contents(task, workload, seed)
-    expected = run_kernel(task.sources("cuda").baseline.template, {}, task, workload, arrays)["y"]
-    for config in points[:2]:
-        got = run_kernel(template, config, task, workload, arrays)["y"]
+    pairs = [(task.sources("cuda").baseline.template, {}), *((template, config) for config in points[:2])]
+    expected, *results = (one["y"] for one in run_kernels(pairs, task, workload, arrays))
+    for config, got in zip(points, results, strict=False):
         assert np.allclose(got, expected, rtol=1e-4, atol=1e-4, equal_nan=True), (config, n, body)
 
 
