@@ -6,7 +6,9 @@ constant without a division. All other values take the code as it came.
 
 from __future__ import annotations
 
-from tunesmith.kernels.reader.syntax import LOOPS, Symbol
+import re
+
+from tunesmith.kernels.reader.syntax import LOOPS, Node, Symbol
 from tunesmith.kernels.rewrite.edits import Edit, Span
 from tunesmith.kernels.rewrite.facts import Facts
 from tunesmith.kernels.rewrite.passes.record import Change, Pass, Refused, Subject
@@ -17,6 +19,7 @@ SETS = 4
 """Sets of values that have code of their own at most."""
 _WHY = "no parameter becomes a constant"
 _Values = dict[Symbol, int]
+_OF_LAUNCH = re.compile(r"@[xyz]|\w+\.[xyz]")
 _DIVISIONS = frozenset({"/", "%", "/=", "%="})
 
 
@@ -49,12 +52,17 @@ def _has_need(facts: Facts) -> bool:
     for node in facts.syntax.everything():
         if node.what in LOOPS and node not in apart:
             test = node.kids[1] if node.what == "for" else node.kids[0]
-            if test.what != "binary" or facts.form(test.kids[1]).constant is None:
+            if test.what != "binary" or _is_open(facts, test.kids[1]):
                 return True
         divides = node.what in ("binary", "assign") and node.op in _DIVISIONS and node.type.what == "number"
-        if divides and facts.form(node.kids[1]).constant is None:
+        if divides and _is_open(facts, node.kids[1]):
             return True
     return False
+
+
+def _is_open(facts: Facts, node: Node) -> bool:
+    """Whether a number is made of more than constants and the numbers of threads and blocks."""
+    return not all(_OF_LAUNCH.fullmatch(one) for one in facts.form(node).atoms)
 
 
 def _specialise(subject: Subject, sets: list[_Values]) -> Change:
