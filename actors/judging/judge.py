@@ -39,8 +39,9 @@ from tunesmith.kernels.build.source import CodeKey, code_key, literal, specialis
 from tunesmith.kernels.check.compare import REASONS
 from tunesmith.kernels.check.coverage import Coverage, Unexecuted
 from tunesmith.kernels.check.far import FarStep, far_steps
-from tunesmith.kernels.check.plan import UNINFORMATIVE, Step, made_up_scalars, plan, reaching_steps, small_workload
+from tunesmith.kernels.check.plan import UNINFORMATIVE, Step, plan, reaching_steps, small_workload
 from tunesmith.kernels.check.sanitizer import Sanitized, Suspect, sanitize
+from tunesmith.kernels.check.scalars import UnusableScalar, unusable_scalars
 from tunesmith.kernels.check.verify import Edge, Passed, Skipped, excluded, unlaunchable
 from tunesmith.kernels.launch.contents import Contents
 from tunesmith.kernels.launch.reference import Prepared, load_reference, packed, prepare_contents
@@ -93,14 +94,15 @@ END_SECONDS = 1.0
 
 
 def for_left_out(
-    steps: Mapping[str, Step], found: Sequence[Passed | Skipped], unusable: Sequence[tuple[str, int, float]]
+    steps: Mapping[str, Step], found: Sequence[Passed | Skipped], unusable: Sequence[UnusableScalar]
 ) -> list[str]:
     """A sentence for each scalar and size with values that only steps have which were left out. steps: by name;
-    unusable: made-up values of scalars that were left out before any step (name, level and value)."""
+    unusable: made-up values of scalars that were left out before any step."""
     passed = set[tuple[str, float]]()
     blamed = defaultdict[tuple[str, str], set[tuple[str, float]]](set)
     for name, _, value in unusable:
-        blamed["reference", name].add((name, value))
+        if value is not None:
+            blamed["reference", name].add((name, value))
     for one in found:
         if one.step in steps:
             scalars, sizes = _made_up(steps[one.step])
@@ -226,15 +228,8 @@ class ContentsHost:
         # The time of a reference does not include its imports.
         load_reference(task)
 
-    def unusable_scalars(self, workload: Workload, seed: int) -> list[tuple[str, int, float]]:
-        """The made-up values of scalars with which the reference fails or meets an arithmetic error on the task's own
-        contents: name, level and value."""
-        found = []
-        for name, level, value in made_up_scalars(self._task, workload, seed):
-            contents = Contents(seed=seed, scalars=((name, value),))
-            if isinstance(self._make(workload, contents, made_up=True), str):
-                found.append((name, level, value))
-        return found
+    def unusable_scalars(self, workload: Workload, seed: int) -> list[UnusableScalar]:
+        return unusable_scalars(self._task, workload, seed)
 
     def prepare(self, step: Step, path: Path) -> Skipped | None:
         """Writes the prepared contents of `step` to `path`, or says why the step is left out. Raises `TaskError` where
@@ -880,8 +875,8 @@ class _Judgement:
         self._far = far_steps(task, limits, options.seed)
 
     @cached_property
-    def _unusable(self) -> list[tuple[str, int, float]]:
-        """See `ContentsHost.unusable_scalars`. Where the reference is too slow to tell, the steps will."""
+    def _unusable(self) -> list[UnusableScalar]:
+        """See `unusable_scalars`. Where the reference is too slow to tell, the steps will."""
         task, limits, options = self._task, self._limits, self._options
         own = [workload for workload in task.workloads if limits.kind in workload.devices]
         if not own or task.original_is_reference:

@@ -8,7 +8,6 @@ TSE 23(7), 1997).
 
 from __future__ import annotations
 
-import contextlib
 import heapq
 import itertools
 import math
@@ -20,11 +19,12 @@ import numpy as np
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
+from tunesmith.kernels.check.scalars import MAX_POWER, WHOLE_SCALARS, Rng, scalars_with, ways_to_make_up
 from tunesmith.kernels.check.source_sizes import source_integers
 from tunesmith.kernels.launch.contents import CHANGES, PLAIN, Contents, kinds_of
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import conjuncts, parse
-from tunesmith.kernels.spec.task import Argument, Task, TaskError, Workload
+from tunesmith.kernels.spec.task import Argument, Task, Workload
 
 MAX_STEPS, DRAWS_PER_STEP = 320, 2
 """Steps on drawn sizes, and how many are drawn for each that is chosen."""
@@ -39,8 +39,6 @@ UNEVEN_STEPS, MIDDLE_BITS = 2, (6.0, 8.0)
 """Further steps in which a size is that long beside one of a middle length, and the range of its binary logarithm."""
 MOST_SHARE = 0.3
 """Share of the steps that may need as much as the task's smallest workload, where that is more."""
-MAX_POWER = 256
-"""Sizes are drawn by the power of two, at most this, that divides them: 96 and 200 are as likely as 128."""
 SIZE_KINDS = 1 + int(math.log2(MAX_POWER)) + 2
 """The powers up to it, sizes beside any power of two, and sizes beside the task's own."""
 STRATA = 16
@@ -87,39 +85,11 @@ MAX_NEIGHBOUR_STEPS = 12
 MAX_NEIGHBOUR_BYTES = {"gpu": 256e6, "cpu": 8e6}
 """Array bytes of such a shape."""
 Option = TypeVar("Option")
-Rng = np.random.Generator
 Sizes = Mapping[str, int]
 Types = Mapping[str, str]
 Limit = tuple[float, float]
 """Bytes and operations that a workload may take."""
 REACHING_SEED, SECOND_SEED, BALANCED_SEED, NAN_SEED = 104_729, 7919, 3, 4
-SCALARS: tuple[Callable[[float, Rng], float], ...] = (
-    lambda own, rng: -own,
-    lambda own, rng: 0.0,
-    lambda own, rng: 1.0,
-    lambda own, rng: math.copysign(10 ** float(rng.uniform(-12, -1)), own),
-    lambda own, rng: math.copysign(float(rng.uniform(0, 2)), own) + own,
-    lambda own, rng: own * 10 ** float(rng.uniform(0, 3)),
-)
-"""Values of a scalar of a float type beside the task's own, where the task lists no `values`."""
-
-
-def _whole_number(own: float, rng: Rng) -> int:
-    """Of any magnitude up to eight times `own` or `MAX_POWER`, by the largest power of two that divides it."""
-    power = 1 << int(rng.integers(MAX_POWER.bit_length()))
-    units = int(math.exp(rng.uniform(0, math.log(max(8 * abs(own), MAX_POWER) / power + 1))))
-    return int(math.copysign(power * (units - 1 + units % 2), own))
-
-
-WHOLE_SCALARS: tuple[Callable[[float, Rng], float], ...] = (
-    lambda own, rng: -own,
-    lambda own, rng: 0,
-    lambda own, rng: 1,
-    lambda own, rng: own + int(rng.integers(-3, 4)),
-    lambda own, rng: own * int(rng.integers(2, 9)),
-    *[_whole_number] * 3,
-)
-"""The same for a whole number that does not depend on sizes, as far as its type holds it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +150,10 @@ def plan(
     tuned = min([one for one in own if not one.held_out] or own, key=task.bytes_of)
     shapes = Shapes(task, limits, tuned, seed)
     steps = drawn_steps(shapes, unusable)
-    steps = balanced_steps(shapes) + _by_gain(shapes, steps + source_size_steps(shapes, source, steps))
+    whole = [one.name for one in task.arguments if ways_to_make_up(task, one) is WHOLE_SCALARS]
+    levels = range(1, 1 + len(WHOLE_SCALARS))
+    used = [name for name in whole if any((name, level) not in unusable for level in levels)]
+    steps = balanced_steps(shapes) + _by_gain(shapes, steps + source_size_steps(shapes, source, steps, used))
     steps += _on_one(task, tuned, seed)
     others = (one for one in sorted(own, key=task.bytes_of) if one != tuned and task.bytes_of(one) <= largest_bytes)
     return steps + [Step(workload, Contents(seed=seed)) for workload in others]
@@ -270,7 +243,7 @@ def drawn_steps(shapes: Shapes, unusable: Collection[tuple[str, int]] = ()) -> l
     `UNEVEN_STEPS`, and one for each type and array with a NaN: each type is stored by code of its own, which may lose
     it."""
     task, rng = shapes.task, np.random.default_rng([shapes.seed, 0])
-    counts = {one.name: len(one.values or _ways_to_make_up(task, one)) for one in task.arguments}
+    counts = {one.name: len(one.values or ways_to_make_up(task, one)) for one in task.arguments}
     levels = {name: [one for one in range(1 + count) if (name, one) not in unusable] for name, count in counts.items()}
     made: dict[str, Step] = {}
 
@@ -282,7 +255,7 @@ def drawn_steps(shapes: Shapes, unusable: Collection[tuple[str, int]] = ()) -> l
         # Each scalar is its own in half of the steps, and where a NaN among the inputs must reach the results.
         changed = 0.0 if "nans" in contents.kinds else 0.5
         chosen = {name: _any_of(of, rng) if rng.random() < changed else 0 for name, of in levels.items()}
-        contents = replace(contents, scalars=_scalars(task, workload, chosen, shapes.seed))
+        contents = replace(contents, scalars=scalars_with(task, workload, chosen, shapes.seed))
         variants = [contents]
         most_results = _number(lambda: max(math.prod(task.shape_of(one, workload)) for one in task.outputs))
         if contents.kinds & UNINFORMATIVE and most_results <= MAX_UNINFORMATIVE_RESULTS:
@@ -345,11 +318,13 @@ def _near_steps(shapes: Shapes, types: Types) -> list[Step]:
     return list(found.values())[:MAX_NEIGHBOUR_STEPS]
 
 
-def source_size_steps(shapes: Shapes, source: str, known: Collection[Step] = ()) -> list[Step]:
+def source_size_steps(
+    shapes: Shapes, source: str, known: Collection[Step] = (), scalars: Sequence[str] = ()
+) -> list[Step]:
     """Steps in which each size in turn is what `source` compares something with, its neighbours and a multiple, in each
-    combination of types; other sizes are drawn. known: steps that have some of these sizes already."""
+    combination of types, and each of the whole-number `scalars` too; other sizes are drawn. known: steps that have some
+    of these sizes already."""
     made: dict[str, Step] = {}
-    scalars = [one.name for one in shapes.task.arguments if _ways_to_make_up(shapes.task, one) is WHOLE_SCALARS]
 
     def add(types: Types, turn: int, name: str, value: int) -> None:
         if (sizes := shapes.drawn(rng, types, fixed={name: value} if name not in scalars else {})) is not None:
@@ -650,39 +625,3 @@ def array_bytes(
         return sum(n * DTYPES[task.dtype_of(one, workload)].size for n, one in zip(elements, arrays, strict=True))
 
     return _number(total, without)
-
-
-def _ways_to_make_up(task: Task, argument: Argument) -> tuple[Callable[[float, Rng], float], ...]:
-    """How values of a scalar that the task does not list are made; none of a whole number that depends on sizes, or for
-    whose own value Triton compiles a kernel."""
-    are_floats = {DTYPES[dtype].is_float for dtype in task.types.get(argument.dtype, (argument.dtype,))}
-    if argument.role != "scalar" or argument.values or len(are_floats) > 1:
-        return ()
-    is_fixed = parse(argument.value or "").names or "triton" in task.backends
-    return SCALARS if True in are_floats else () if is_fixed else WHOLE_SCALARS
-
-
-def _scalars(task: Task, workload: Workload, chosen: Mapping[str, int], seed: int) -> tuple[tuple[str, float], ...]:
-    """The values of scalars that are not the task's own in a step. chosen: levels, from 1 on; 0 is the task's own."""
-    found = []
-    for argument in task.arguments:
-        if level := chosen.get(argument.name, 0):
-            with contextlib.suppress(TaskError):
-                own = task.scalar_of(argument, workload)
-                if argument.values:
-                    value = task.scalar_of(argument.model_copy(update={"value": argument.values[level - 1]}), workload)
-                else:
-                    make = _ways_to_make_up(task, argument)[level - 1]
-                    value = make(own, np.random.default_rng([seed, level, *argument.name.encode()]))
-                dtype = DTYPES[task.dtype_of(argument, workload)]
-                if value != own and (dtype.is_float or dtype.span[0] <= value <= dtype.span[1]):
-                    found.append((argument.name, value))
-    return tuple(found)
-
-
-def made_up_scalars(task: Task, workload: Workload, seed: int) -> Iterator[tuple[str, int, float]]:
-    """The values of scalars that no task lists: name, level and value on `workload`."""
-    for argument in task.arguments:
-        for level in range(1, 1 + len(_ways_to_make_up(task, argument))):
-            for name, value in _scalars(task, workload, {argument.name: level}, seed):
-                yield name, level, value

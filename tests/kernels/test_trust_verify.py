@@ -26,6 +26,7 @@ from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.check import plan as planning
+from tunesmith.kernels.check import scalars
 from tunesmith.kernels.check import verify as verifying
 from tunesmith.kernels.check.compare import Deviation
 from tunesmith.kernels.check.plan import Shapes, Step, drawn_steps, extents, plan, reaching_steps, small_workload
@@ -101,7 +102,7 @@ def test_drawn_steps_are_of_all_sizes_contents_types_and_scalars() -> None:
     assert found and all(value in (1e-3, size / 1000) for value, size in found)
     values = [{value for step in drawn("fused_add_rmsnorm", GPU, seed)[1] for _, value in step.contents.scalars}
               for seed in range(12)]  # fmt: skip
-    assert all(len(one) == len(planning.SCALARS) and {-1e-6, 0.0} < one for one in values)
+    assert all(len(one) == len(scalars.SCALARS) and {-1e-6, 0.0} < one for one in values)
     assert min(value for one in values for value in one if value > 0) < 1e-9 and len(set.union(*values)) > 30
 
 
@@ -298,7 +299,14 @@ def test_whole_scalars_are_drawn_where_sizes_do_not_decide_them() -> None:
     steps = plan(task, CPU, 0, source="if (shift > 776) ++i;")
     assert {-3, 0, 1, 775, 776, 777, 1552} <= {value for step in steps for _, value in step.contents.scalars}
     compiled_for_it = task.model_copy(update={"backends": {**task.backends, "triton": task.backends["opencl"]}})
-    assert not list(planning.made_up_scalars(compiled_for_it, task.workloads[0], 0))
+    assert not list(scalars.made_up_scalars(compiled_for_it, task.workloads[0], 0))
+    assert all(value is not None for _, _, value in scalars.unusable_scalars(task, task.workloads[0], 0))
+    # As a stride, which only the kernel uses.
+    ignored = task.model_copy(update={"reference": task.reference.replace("int(shift)", "3")})
+    unusable = scalars.unusable_scalars(ignored, task.workloads[0], 0)
+    assert {value for _, _, value in unusable} == {None}
+    without = plan(task, CPU, 0, source="if (shift > 776) ++i;", unusable={one[:2] for one in unusable})
+    assert not any(step.contents.scalars for step in without)
 
 
 def test_accuracy_is_judged_by_the_baseline_and_what_sums_may_lose() -> None:
