@@ -436,6 +436,7 @@ def mutants_of(backend: Any, kernel: str) -> list[mutants.Mutant]:
     return mutants.mutants_of(original, 0, set())
 
 
+@pytest.mark.slow
 def test_mutants_are_judged_but_for_those_with_the_kernels_own_code(device: DeviceInfo) -> None:
     def with_line(found: list[mutants.Mutant], after: str) -> mutants.Mutant:
         return next(one for one in found if one.after.startswith(after))

@@ -581,7 +581,7 @@ def test_made_up_sizes_keep_to_fills_and_cost_no_more_than_the_task_s_own() -> N
 
 
 @pytest.mark.usefixtures("without_sanitizer")
-@pytest.mark.parametrize("task", [GATHER, SPMV], ids=["gather", "spmv"])
+@pytest.mark.parametrize("task", [GATHER, pytest.param(SPMV, marks=pytest.mark.slow)], ids=["gather", "spmv"])
 def test_a_kernel_is_checked_on_made_up_shapes_of_which_none_is_left_out(task: Task, device: Any) -> None:
     plain = task.sources("opencl").baseline.template
     # Wrong where a row is empty, or for the first row of the table.

@@ -358,6 +358,7 @@ class TestVectors:
 class TestPrimitives:
     CODE = (SOURCES / "block_maximum.cu").read_text()
 
+    @pytest.mark.slow
     def test_a_kernel_with_primitives_of_a_block_is_read_and_compiles(self, nvrtc: Any) -> None:
         assert 'role = "in", dtype = "float32", shape = ["rows", "n"]' in line(self.CODE, "x", "k")
         assert 'role = "out", dtype = "float32", shape = ["rows"]' in line(self.CODE, "y", "k")
