@@ -477,7 +477,7 @@ class Unit:
             chosen = given[at] if at < len(given) else self.bound.get(name)
             found = launched[at] if at < len(launched) else ""
             if kind(one) == "TEMPLATE_TYPE_PARAMETER":
-                # A class of the author's chooses among his functions, and is no type of data.
+                # A class of the author chooses among functions and is not a data type.
                 found = "" if f"::{found}" in self._stubs and found not in C_TYPES else found
                 types[name] = chosen or (found if found.split("::")[-1] in classes else None)
                 order.append(chosen or found or ("int" if re.search("(?i)index|idx|offset", name) else "float"))

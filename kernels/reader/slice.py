@@ -28,7 +28,7 @@ _PLAIN = {"cuda_runtime.h", "device_launch_parameters.h", "vector_types.h", "vec
 """Headers whose declarations are there without them."""
 _PRINT = re.compile(r'\bprintf\s*\((?:[^;"]|"(?:\\.|[^"\\])*")*\)\s*;')
 _NAMESPACES = frozenset({"cub", "cuda", "nvcuda", "cooperative_groups"})
-"""Declarations of accepted headers that are no builtins."""
+"""Declarations of accepted headers that are not built in."""
 _HERE = "stub"
 """The section of the builtins that no header of CUDA's has, so that it goes into the source."""
 
@@ -187,7 +187,7 @@ class _Reached:
                 and self.unit.own(one)
                 and self.keeps(one.location.file.name, one.location.offset)
             ):
-                # With macros in its arguments, which are no cursors of their own.
+                # With macros in its arguments, which do not have cursors of their own.
                 used += [one.spelling, *_WORD.findall(self.unit.written(one))]
         for kept in self.kept.values():
             for directive in _DIRECTIVE.findall(self.text(kept)):

@@ -82,7 +82,10 @@ def _specialise(subject: Subject, sets: list[_Values]) -> Change:
             parts += [f"if ({test}) {{ {' '.join(constants)}\n", body, "} else\n"]
         parts += ["#endif\n{", body, "}\n"]
     made = Change(edits=[Edit(body.start, body.end, tuple(parts))])
-    made.parameter(name, (0, 1), "1: code of its own for the values of the workloads, as constants")
+    doc = (
+        f"1: constants in code of its own, for their values in the workloads: {', '.join(one.name for one in sets[0])}"
+    )
+    made.parameter(name, (0, 1), doc)
     return made
 
 

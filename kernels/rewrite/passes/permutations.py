@@ -78,7 +78,7 @@ class Radix:
         return all(one.radix is not None or one.coordinate is not above.coordinate for one, above in pairs)
 
     def of(self, form: Form) -> Form | None:
-        """A form over digits; None where it is made of more than them and of what is the same for all threads."""
+        """A form over digits; None where it also depends on other values that differ between threads."""
         for atom in form.atoms:
             part = self._facts.part(Form.atom(atom), self._atoms)
             if part is None:
