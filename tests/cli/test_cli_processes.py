@@ -198,7 +198,7 @@ def end(tmp_path: Path, environment: dict[str, str], device: Any) -> Iterator[En
             time.sleep(0.02)
         family = below(process.pid)
         (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=60)
         # On a busy machine they take some seconds to end.
         deadline = time.monotonic() + 20
         while (left := alive(family)) and time.monotonic() < deadline:
