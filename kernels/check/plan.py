@@ -382,7 +382,7 @@ class Shapes:
     ) -> dict[str, int] | None:
         """Drawn sizes that the task allows, within the limits of a usual step if possible; None where none was found.
         fixed: sizes that are given. longest: a size that is as long as `roomy` times the limits allow, or nearly so;
-        `LONG_FACTOR` if left out, or `BALANCED_FACTOR` beside a given size, or what is beyond the task's own sizes."""
+        if left out, `LONG_FACTOR`, beside a given size `BALANCED_FACTOR`, or more where the task's own need it."""
         factor = (BALANCED_FACTOR if longest and fixed else LONG_FACTOR[self.kind]) if roomy is None else roomy
         if self._failed > MAX_FAILED + 2 * self._found:
             return None
@@ -504,8 +504,8 @@ class Shapes:
         return min(max(1, size), most)
 
     def _smallest(self, types: Types) -> dict[str, int]:
-        """The least sizes for which what the task requires of each alone holds; of those that make no array long, the
-        task's own."""
+        """The least sizes that meet the requirements on each alone; a size that makes no array long is the task's
+        own."""
         key = tuple(types.values())
         if key not in self._least:
             sizes = dict(self.like.sizes)

@@ -56,7 +56,7 @@ WHOLE_SCALARS: tuple[Callable[[float, Rng], float], ...] = (
 """The same for a whole number that does not depend on sizes, as far as its type holds it."""
 
 
-def is_float(task: Task, argument: Argument) -> bool | None:
+def _is_float(task: Task, argument: Argument) -> bool | None:
     """Whether an argument's types are floats; None where some are."""
     found = {DTYPES[dtype].is_float for dtype in task.types.get(argument.dtype, (argument.dtype,))}
     return found.pop() if len(found) == 1 else None
@@ -65,7 +65,7 @@ def is_float(task: Task, argument: Argument) -> bool | None:
 def ways_to_make_up(task: Task, argument: Argument) -> tuple[Callable[[float, Rng], float], ...]:
     """How values of a scalar that the task does not list are made; none of a whole number that depends on sizes, for
     whose own value Triton compiles a kernel, or of which no reference tells whether it is one of the layout."""
-    if argument.role != "scalar" or argument.values or (floats := is_float(task, argument)) is None:
+    if argument.role != "scalar" or argument.values or (floats := _is_float(task, argument)) is None:
         return ()
     fixed = parse(argument.value or "").names or "triton" in task.backends or task.original_is_reference
     return SCALARS if floats else () if fixed else WHOLE_SCALARS

@@ -281,11 +281,12 @@ class WorkloadData:
         return slack
 
     def _underflow(self, index: int, output: Slot) -> float:
-        """The error of a kernel that rounds to the output's 16 bits between two operations: what it rounds is off by up
-        to half of the least number of the type, and then multiplied, by the largest finite float at most."""
-        kind, inputs = DTYPES[output.dtype], self._inputs(index)
+        """The error of a kernel that rounds to the output's 16 bits between two operations: a rounded value is off by
+        up to half of the least number of the type, and then multiplied, by the largest finite float at most."""
+        kind = DTYPES[output.dtype]
         if kind.size != 2 or not kind.is_float:
             return 0.0
+        inputs = self._inputs(index)
         floats = [one.argument.name for one in self.places if one.argument.role != "out" and DTYPES[one.dtype].is_float]
         factors = (np.abs(on_host(inputs[name])) for name in floats)
         largest = max((float(array[np.isfinite(array)].max(initial=0.0)) for array in factors), default=0.0)

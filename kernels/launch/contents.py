@@ -257,8 +257,18 @@ INFINITE, EXTREME = frozenset(("infinities", "masked")), HEAVY | {"large", "shif
 """Kinds with infinities, and kinds beside which a kernel's factor of an infinity may be zero, where the reference's is
 tiny: it gives a NaN in place of an infinity."""
 WHOLE = (
-    "task", "uniform", "large", "heavy_tails", "constant", "zeros", "counts", "sorted", "edges", "masked", "repeated"
-)  # fmt: skip
+    "task",
+    "uniform",
+    "large",
+    "heavy_tails",
+    "constant",
+    "zeros",
+    "counts",
+    "sorted",
+    "edges",
+    "masked",
+    "repeated",
+)
 """Kinds that differ for integers."""
 CHANGES = ("all", "rows", "few")
 
