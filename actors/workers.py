@@ -32,7 +32,6 @@ from tunesmith.kernels.check.far import FarStep, launch_far
 from tunesmith.kernels.check.plan import Step
 from tunesmith.kernels.check.verify import Edge, Passed, Skipped, Standard
 from tunesmith.kernels.launch.buffers import WorkloadData
-from tunesmith.kernels.launch.reference import unpacked
 from tunesmith.kernels.measure.bench import Bench, skips_right_results
 from tunesmith.kernels.measure.roofs import compile_health, compile_probes, self_test
 from tunesmith.kernels.outcome import LaunchFailed, Outcome, WrongResult
@@ -139,7 +138,6 @@ class CompileWorker:
     def start(self) -> tuple[str, Artifact | None]:
         """The compiler's version, which decides, with a source, the machine code; and the kernel that tests whether a
         device computes, None where it cannot be compiled. The first compilation is the slow one, and is made here."""
-        getattr(self._compiler, "warm_up", lambda: None)()
         version = self._compiler.version
         if BACKENDS[self._limits.backend].makes_cubins:
             for package in COMPILER_PACKAGES:
@@ -199,7 +197,7 @@ class DeviceWorker(Bench):
         self._step, self._plain, self._path = None, None, path
         if len(self._loaded) + len(self._twins) > MAX_LOADED:
             self._loaded, self._twins = {}, {}
-        prepared = unpacked(path.read_bytes()) if path is not None else None
+        (prepared,) = unpack(path.read_bytes()) if path is not None else (None,)
         data = verify.prepare_step(self.device, self.task, step, max_bytes=self.room, prepared=prepared)
         if isinstance(data, Skipped):
             return data

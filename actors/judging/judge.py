@@ -27,7 +27,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
-from tunesmith.actors.process import Isolated, preload
+from tunesmith.actors.process import Isolated, pack, preload
 from tunesmith.actors.workers import CompileWorker, Deadlines, DeviceWorker
 from tunesmith.hw.device_lock import DeviceLock
 from tunesmith.hw.errors import TunesmithError
@@ -44,7 +44,7 @@ from tunesmith.kernels.check.sanitizer import Sanitized, Suspect, sanitize
 from tunesmith.kernels.check.scalars import UnusableScalar, unusable_scalars
 from tunesmith.kernels.check.verify import Edge, Passed, Skipped, excluded, unlaunchable
 from tunesmith.kernels.launch.contents import Contents
-from tunesmith.kernels.launch.reference import Prepared, load_reference, packed, prepare_contents
+from tunesmith.kernels.launch.reference import Prepared, load_reference, prepare_contents
 from tunesmith.kernels.measure.timing import Precision
 from tunesmith.kernels.outcome import (
     CompileFailed,
@@ -59,7 +59,7 @@ from tunesmith.kernels.outcome import (
 )
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Task, TaskError, Workload
-from tunesmith.kernels.spec.template import BACKENDS, Config, Template
+from tunesmith.kernels.spec.template import Config, Template
 
 # The steps, spread over processes
 
@@ -237,7 +237,7 @@ class ContentsHost:
         made = self._make(step.workload, step.contents, made_up=not step.own)
         if isinstance(made, str):
             return Skipped(step.name, made, reason="reference")
-        path.write_bytes(packed(made))
+        path.write_bytes(pack(made))
         return None
 
     def _make(self, workload: Workload, contents: Contents, *, made_up: bool) -> Prepared | str:
@@ -306,7 +306,7 @@ class Preparation(contextlib.AbstractContextManager["Preparation"]):
             self._room.release()
 
     def _path(self, place: int) -> Path:
-        return self._folder / f"{place}.npz"
+        return self._folder / f"{place}.pickle"
 
     def _prepare(self, step: Step, path: Path) -> Path | Skipped:
         self._room.acquire()
@@ -652,7 +652,7 @@ MAX_GROWTH = 4
 """How many times the task's own largest size a made-up one may be that is a constant of the machine code: blocks of
 more elements than registers hold take minutes to compile, and are not launched."""
 MAX_COMPILERS = 16
-"""Processes that compile a candidate's classes of sizes."""
+"""Processes that compile a candidate."""
 OUT_OF_MEMORY = "catastrophic error: out of memory"
 """NVRTC's message when it notices its memory bound itself."""
 
@@ -860,8 +860,9 @@ class _Judgement:
         lock = options.lock or lock_of(examiners[0])
         stack.callback(lock.release)
         self._folder = Path(enter(tempfile.TemporaryDirectory(prefix="tunesmith-")))
-        # Steps wait for Triton's kernels: one for each class of sizes, about twenty in a verdict, at a second each.
-        many = min(os.cpu_count() or 1, MAX_COMPILERS) if BACKENDS[limits.backend].python else 1
+        # Steps wait for the kernels: one for each combination of types, and of Triton for each class of sizes, about
+        # twenty in a verdict, at a second each.
+        many = min(os.cpu_count() or 1, MAX_COMPILERS)
         self._compilers = [enter(Isolated("compile", CompileWorker, limits, index)) for _ in range(many)]
         self._queue = ThreadPoolExecutor(1, "compiling")
         stack.callback(self._queue.shutdown, cancel_futures=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import io
 import math
 import traceback
 import weakref
@@ -270,27 +269,6 @@ VARIANTS = 2
 """Drawings of the contents that a workload's sets of buffers hold in turn."""
 Prepared = list[tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]]
 """For each variant: inputs, flat arrays of `DataType.array` by argument, and results, flat float64 by output."""
-
-
-def packed(prepared: Prepared) -> bytes:
-    arrays = {
-        f"{variant}.{part}.{name}": array
-        for variant, parts in enumerate(prepared)
-        for part, named in enumerate(parts)
-        for name, array in named.items()
-    }
-    buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, **arrays)
-    return buffer.getvalue()
-
-
-def unpacked(data: bytes) -> Prepared:
-    prepared: Prepared = [({}, {}) for _ in range(VARIANTS)]
-    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-        for key in arrays.files:
-            variant, part, name = key.split(".", 2)
-            prepared[int(variant)][int(part)][name] = arrays[key]
-    return prepared
 
 
 def prepare_contents(task: Task, workload: Workload, contents: Contents, *, made_up: bool) -> Prepared | str:

@@ -152,7 +152,8 @@ class DataType:
             return values
         if self.saturates:
             return xp.clip(values, -self.largest, self.largest)
-        return xp.where(xp.abs(values) >= self.overflow * (1 + rtol), xp.copysign(xp.inf, values), values)
+        beyond = xp.abs(values) >= self.overflow * (1 + rtol)
+        return xp.where(beyond, xp.copysign(xp.inf, values), values) if beyond.any() else values
 
 
 @lru_cache

@@ -9,6 +9,7 @@ process, which holds no device.
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib.util
 import os
 import re
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -93,18 +95,8 @@ class TritonCompiler:
         self._harness: NvrtcCompiler | None = None
         self._kept: dict[str, Any] = {}
         """The latest compiled kernels, by the source's digest: marks are set in the same PTX."""
-
-    def warm_up(self) -> None:
-        """The first compilation of a process takes seconds longer than others, and in it some versions of Triton import
-        PyTorch, for as long again, to know its tensors: no source that is compiled here is given one."""
-        stand_in = ModuleType("torch")
-        stand_in.__dict__["Tensor"] = type("Tensor", (), {})
-        is_absent = sys.modules.setdefault("torch", stand_in) is stand_in
-        try:
-            self.compile(Specialised("triton", "first", _FIRST))
-        finally:
-            if is_absent:
-                del sys.modules["torch"]
+        # The first compilation of a process takes a second longer than others.
+        self._compiled(Specialised("triton", "first", _FIRST))
 
     def compile(self, source: Specialised) -> Artifact | CompileFailed | Rejected:
         """Machine code with its launch data, or `CompileFailed` with the first error. Sources in CUDA, such as the
@@ -163,7 +155,7 @@ class TritonCompiler:
             return refused
         from triton import knobs
 
-        with tempfile.TemporaryDirectory(prefix="tunesmith-triton-") as folder, knobs.cache.scope():
+        with tempfile.TemporaryDirectory(prefix="tunesmith-triton-") as folder, knobs.cache.scope(), _without_torch():
             # Our own cache keeps the results.
             knobs.cache.dir = os.path.join(folder, "cache")
             path = Path(folder, FILE)
@@ -174,6 +166,20 @@ class TritonCompiler:
                     return _warm_up(path, source)
             except Exception as error:  # noqa: BLE001 - the source's own code runs, and compiler passes fail in many ways
                 return _failure(error)
+
+
+@contextlib.contextmanager
+def _without_torch() -> Iterator[None]:
+    """Some versions of Triton import PyTorch, which takes seconds, to know its tensors: no source that is compiled here
+    is given one."""
+    stand_in = ModuleType("torch")
+    stand_in.__dict__["Tensor"] = type("Tensor", (), {})
+    is_absent = sys.modules.setdefault("torch", stand_in) is stand_in
+    try:
+        yield
+    finally:
+        if is_absent:
+            del sys.modules["torch"]
 
 
 def imported(path: Path) -> ModuleType:
