@@ -262,8 +262,8 @@ def _carry_on(context: Context, ask: Ask | None) -> RunResult:
 
     context.write_results = partial(finish, context)
     context.approve = partial(decide, context, ask)
-    if done := ended_by(context.log):
-        context.listener(Progress("done", f"the run had ended: {done}; --more N lets it measure more"))
+    if ended_by(context.log):
+        context.listener(Progress("done", "the run had ended; --more N lets it measure more"))
     else:
         if count := context.log.evaluation_count:
             context.listener(Progress("resume", f"{count} of {context.settings.evaluations} evaluations are there"))

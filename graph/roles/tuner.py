@@ -86,8 +86,8 @@ class _Round:
         self.workloads = [context.task.workload(name) for name in plan.workloads]
         self.baseline, self.defects = baseline_quantities(context), defects(context.log)
         budget = max(1, max_evaluations(len(templates), self.total))
-        started = events.SearchStarted(workers=context.pool.max_in_flight)
-        begun = context.once(events.SearchStarted, self.stage, lambda: started)
+        workers = context.pool.max_in_flight
+        begun = context.once(events.SearchStarted, self.stage, lambda: events.SearchStarted(workers=workers))
         self.templates = {one: context.template(one) for one in templates}
         self.searches = {one: self._search(self.templates[one], budget, begun.workers) for one in templates}
         self.asked: dict[int, EvaluationRequest] = {}
