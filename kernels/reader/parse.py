@@ -225,6 +225,7 @@ class Unit:
             if not self._declared(self.diagnostics):
                 break
         self.top = list(self.tree.cursor.get_children())
+        self.defined = {one.spelling for one in self.top if kind(one) == "MACRO_DEFINITION"}
 
     def _parsed(self) -> list[Any]:
         given = [f"-D{name}={value}" for name, value in self.defines.items() if self.language == "opencl"]
@@ -551,9 +552,7 @@ class Unit:
     def bound_to(self, text: str, at: int, depth: int = 0) -> list[str]:
         """The values of a template argument at a place of the source: a number or a macro as it is; of the constant
         before it; of the instances of the function around it, whose template has it. Empty ones for others."""
-        if re.fullmatch(r"-?\d+|true|false", text) or (
-            text.isidentifier() and any(kind(one) == "MACRO_DEFINITION" and one.spelling == text for one in self.top)
-        ):
+        if re.fullmatch(r"-?\d+|true|false", text) or text in self.defined:
             return [text]
         before = self.code[:at]
         given = rf"\bconst(?:expr)?\b[^;{{}}()]*?\b{re.escape(text)}\s*=\s*(\d+|true|false)\s*[,;]"
