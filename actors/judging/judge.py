@@ -42,7 +42,7 @@ from tunesmith.kernels.check.far import FarStep, far_steps
 from tunesmith.kernels.check.plan import UNINFORMATIVE, Step, plan, reaching_steps, small_workload
 from tunesmith.kernels.check.sanitizer import Sanitized, Suspect, sanitize
 from tunesmith.kernels.check.scalars import UnusableScalar, unusable_scalars
-from tunesmith.kernels.check.verify import Edge, Passed, Skipped, excluded, unlaunchable
+from tunesmith.kernels.check.verify import Edge, Passed, Skipped, SkipReason, excluded, unlaunchable
 from tunesmith.kernels.launch.contents import Contents
 from tunesmith.kernels.launch.reference import Prepared, load_reference, prepare_contents
 from tunesmith.kernels.measure.timing import Precision
@@ -322,9 +322,12 @@ class Preparation(contextlib.AbstractContextManager["Preparation"]):
         if isinstance(answer, TimedOut | Crashed) and not self._stop.is_set():
             if step.own:
                 require_prepared(self._task, step.name, answer)
-            if isinstance(answer, TimedOut) and step.derived:
-                self._findings.slow.append((step.workload, f"the reference takes longer than {answer.limit:g} s"))
-            return Skipped(step.name, f"the reference fails there: {describe(answer)}", reason="reference")
+            if isinstance(answer, Crashed):
+                return Skipped(step.name, f"the reference fails there: {describe(answer)}", reason="reference")
+            why = f"the reference takes longer than {answer.limit:g} s"
+            if step.derived:
+                self._findings.slow.append((step.workload, why))
+            return Skipped(step.name, f"{why} there", reason="time")
         return answer if isinstance(answer, Skipped) else path
 
 
@@ -496,7 +499,8 @@ class StepRunner:
         if isinstance(answer, TimedOut | Crashed):
             if step.own:
                 require_prepared(self.task, step.name, answer)
-            return Skipped(step.name, f"its data could not be made: {describe(answer)}", reason="reference")
+            reason: SkipReason = "time" if isinstance(answer, TimedOut) else "reference"
+            return Skipped(step.name, f"its data could not be made: {describe(answer)}", reason=reason)
         return answer
 
     def _require_baseline(self, baseline: Candidate, step: Step, failure: object) -> None:

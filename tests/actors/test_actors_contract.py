@@ -116,10 +116,11 @@ def test_what_slow_references_leave_no_time_for_is_told(device: Any) -> None:
     begun = time.monotonic()
     found = verdict(task(before=f"x.size > 100 and x.size != {SIZE} and time.sleep(600)"), device, check=5.0)
     assert found.accepted and time.monotonic() - begun < 10 * CHECK
-    [tried, *_] = skipped(found, "reference")
-    assert "deadline of 2 s" in tried.why
-    assert any("at least as large as" in one.why for one in skipped(found, "time"))
-    assert len(skipped(found, "reference")) < 6 and any("of all pairs" in note for note in found.notes)
+    late = skipped(found, "time")
+    assert any("at least as large as" in one.why and "takes longer than 2 s" in one.why for one in late)
+    assert any("of all pairs" in note for note in found.notes)
+    # It is slow there, which is no reason to narrow the task.
+    assert not any("the reference fails" in note for note in found.notes)
     # What there was no time for is told.
     found = verdict(task(before="time.sleep(0.05)"), device, check=1.0)
     assert found.accepted and skipped(found, "time")
