@@ -165,7 +165,8 @@ def read_kernel(
         remedy = headers if _missing(unit) else "declare them in it, or give"
         obstacles.append(f"it uses undeclared names: {listed(unknown)}; {remedy} macros with -D")
     syntax = [one for one in unit.faults(lambda *_: True) if re.match(r"unexpected|expected (?:'|expr)", one.spelling)]
-    broken = [one for one in syntax if doubt(one) in part.doubts or one.spelling == "expected '}'"]
+    ends = [one for one in syntax if not unit.text(one.location.file.name)[one.location.offset :].strip()]
+    broken = [one for one in syntax if doubt(one) in part.doubts or (one in ends and one.spelling == "expected '}'")]
     obstacles += [unit.refusal(one) for one in broken[:1]]
     text = part.text
     if any(one.local for one in facts.parameters):

@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -316,11 +317,21 @@ class _Search:
                 break
         assert best is not None
         self._cover(*best, grid_axes)
-        # Also one that a macro makes, or that is an argument of one.
-        of_macro = re.search(rf"\b{self.entry.name}\b[^;{{}}()]*<<<([^;]*?)>>>", uncommented(self.unit.code))
-        written = found[0].written if found else ""
-        written = written or " ".join(re.sub(r"\\\n", " ", of_macro[1] if of_macro else "").split())
-        self.facts.ask("launch", f"the launch, as the source has {f'<<<{written}>>>' if written else 'none'}")
+        host = found[0].written if found else ""
+        where, written = ("the source", host) if host else self._written_launch()
+        self.facts.ask("launch", f"the launch, as {where} has {f'<<<{written}>>>' if written else 'none'}")
+
+    def _written_launch(self) -> tuple[str, str]:
+        """A launch in the text, also one that a macro makes or that is an argument of one, or in another file of the
+        project: where, and what stands in its brackets, empty where there is none."""
+        launch = re.compile(rf"\b{self.entry.name}\b[^;{{}}()]*<<<([^;]*?)>>>")
+        others = (Path(one) for one in self.unit.files if one.endswith((".cu", ".cuh", ".cpp", ".cc")))
+        read = ((one.name, one.read_text("utf-8", errors="replace")) for one in others)
+        texts = itertools.chain([("the source", self.unit.code)], read)
+        for name, text in texts:
+            if (one := launch.search(uncommented(text) if "<<<" in text else "")) is not None:
+                return name, " ".join(one[1].replace("\\\n", " ").split())
+        return "the source", ""
 
     def _tried(self, block: tuple[int, ...], axes: Sequence[str], sets: Sets) -> tuple[list[Run], Sequence[int]]:
         grid, runs = [1, 1, 1], list[Run]()

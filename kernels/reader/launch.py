@@ -310,7 +310,7 @@ class _Host:
             passed = dict(zip(split(given), of_kernel, strict=False))
             if name in passed:
                 return entry.values.get(passed[name], "")
-        return unit.bound_to(name, at)[0]
+        return unit.value_of(name, at)
 
     def _called(self, node: Node, depth: int, names: Mapping[Symbol, Node]) -> str | None:
         given, symbol = [one for one in node.kids[1:] if _unwrapped(one).type.what != "void"], node.symbol

@@ -207,7 +207,7 @@ class Unit:
         """The files without kernels of an OpenCL project that alone declare some names."""
         patterns = [re.compile(_DECLARED.format(name=one), re.MULTILINE) for one in sorted({at.name for at in unknown})]
         wanted = [one for one in patterns if self.language == "opencl" and not one.search(self.code)]
-        sources = [Path(one) for one in self._files if wanted and one.endswith((".cl", ".h", ".clh", ".opencl"))]
+        sources = [Path(one) for one in self.files if wanted and one.endswith((".cl", ".h", ".clh", ".opencl"))]
         texts = {
             one: text for one in sources if not _KERNEL.search(text := self.text(str(one)).decode(errors="replace"))
         }
@@ -226,6 +226,7 @@ class Unit:
                 break
         self.top = list(self.tree.cursor.get_children())
         self.defined = {one.spelling for one in self.top if kind(one) == "MACRO_DEFINITION"}
+        self._named = dict[tuple[str, str, int], list[tuple[str, ...]]]()
 
     def _parsed(self) -> list[Any]:
         given = [f"-D{name}={value}" for name, value in self.defines.items() if self.language == "opencl"]
@@ -287,7 +288,7 @@ class Unit:
         return above[: next((at for at, one in enumerate(above, 1) if (one / ".git").exists()), len(above))]
 
     @property
-    def _files(self) -> tuple[str, ...]:
+    def files(self) -> tuple[str, ...]:
         """The files of the project, where its folder is known."""
         return _inside(self._above[-1]) if self._above and (self._above[-1] / ".git").exists() else ()
 
@@ -296,7 +297,7 @@ class Unit:
         around = (place for one in self._above for place in (one, one / "include", one / "includes"))
         if near := [one for one in around if (one / header).is_file()]:
             return near[:1]
-        found = [one for one in self._files if one.endswith(f"/{header}")]
+        found = [one for one in self.files if one.endswith(f"/{header}")]
         return [Path(found[0].removesuffix(f"/{header}"))] if len(found) == 1 else []
 
     def _stub(self, file: str, at: int, name: str, within: str) -> str:
@@ -541,29 +542,46 @@ class Unit:
                     found[tuple(texts)] = None
         # Host code that needs headers that are not here has no complete tree.
         found = found or dict.fromkeys(self._instances(template.spelling, r"(?!\s*\()"))
+        explicit = re.compile(rf"^\s*template\s+(?!<)[^;{{}}()<>]*\b{template.spelling}\s*<([^;{{}}()]*)>\s*\(", re.M)
+        found = found or dict.fromkeys(tuple(split(one[1])) for one in explicit.finditer(self.code))
         return [list(one) for one in sorted(found, key=lambda one: one.count(""))]
 
-    def _instances(self, name: str, behind: str = "", depth: int = 0) -> Iterator[tuple[str, ...]]:
-        """The template arguments behind a name in the text, each as `bound_to` has it. behind: what follows them."""
-        pattern = rf"\b{name}\s*<((?:[^;<>(){{}}]|<[^;<>(){{}}]*>)*)>{behind}"
-        for one in re.finditer(pattern, self.code) if depth < MAX_ABOVE else ():
-            yield from itertools.product(*(self.bound_to(text, one.start(), depth) for text in split(one[1])))
+    def _instances(self, name: str, behind: str = "", depth: int = 0) -> list[tuple[str, ...]]:
+        """The template arguments behind a name in the text, empty where their values are not known. behind: what
+        follows them."""
+        key = name, behind, depth
+        if key not in self._named:
+            pattern = rf"\b{name}\s*<((?:[^;<>(){{}}]|<[^;<>(){{}}]*>)*)>{behind}"
+            uses = re.finditer(pattern, self.code) if depth < MAX_ABOVE else ()
+            self._named[key] = list(
+                dict.fromkeys(
+                    tuple(self._constant(text, one.start()) or given.get(text, "") for text in split(one[1]))
+                    for one in uses
+                    for given in self._around(one.start(), depth)
+                )
+            )
+        return self._named[key]
 
-    def bound_to(self, text: str, at: int, depth: int = 0) -> list[str]:
-        """The values of a template argument at a place of the source: a number or a macro as it is; of the constant
-        before it; of the instances of the function around it, whose template has it. Empty ones for others."""
+    def _around(self, at: int, depth: int) -> list[dict[str, str]]:
+        """The values of the parameters of the template around a place, for each instance of its function."""
+        for head, function in re.findall(r"\btemplate\s*<([^{};()]*)>[^;{}()<>]*?\b(\w+)\s*\(", self.code[:at])[-1:]:
+            names = [(one.partition("=")[0].split() or [""])[-1] for one in split(head)]
+            instances = self._instances(function, "", depth + 1)
+            return [dict(zip(names, one, strict=False)) for one in instances] or [{}]
+        return [{}]
+
+    def _constant(self, text: str, at: int) -> str:
+        """A number or a macro as it is, the value of a constant before a place, or else after it; empty for others."""
         if re.fullmatch(r"-?\d+|true|false", text) or text in self.defined:
-            return [text]
-        before = self.code[:at]
+            return text
         given = rf"\bconst(?:expr)?\b[^;{{}}()]*?\b{re.escape(text)}\s*=\s*(\d+|true|false)\s*[,;]"
-        if found := re.findall(given, before) or re.findall(given, self.code):
-            return found[-1:]
-        for head, function in re.findall(r"\btemplate\s*<([^{};()]*)>[^;{}()<>]*?\b(\w+)\s*\(", before)[-1:]:
-            names = [one.partition("=")[0].split()[-1:] for one in split(head)]
-            around = self._instances(function, "", depth + 1) if [text] in names else ()
-            values = [one[names.index([text])] for one in around if len(one) > names.index([text])]
-            return list(dict.fromkeys(filter(None, values))) or [""]
-        return [""]
+        found: list[str] = re.findall(given, self.code[:at]) or re.findall(given, self.code)
+        return found[-1] if found else ""
+
+    def value_of(self, text: str, at: int) -> str:
+        """The value of a template argument at a place of the source, empty where it is not known."""
+        around = (one.get(text, "") for one in self._around(at, 0))
+        return self._constant(text, at) or next(filter(None, around), "")
 
     @staticmethod
     def scope(cursor: Any) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -146,3 +147,36 @@ def test_accessors_of_tensors_are_pointers_with_the_sizes_in_use(nvrtc: Any, bod
     assert '"y", role = "out", dtype = "float32", shape = ["rows", "y_size1"] },\n' in task, task
     assert re.search(r'"x", role = "in", .* shape = \["\w+", "x_size1", "x_size2"\] },  # FILL', task), task
     compiles(nvrtc, source)
+
+
+def test_instances_that_a_file_asks_for_bind_a_template_which_another_file_launches(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "ops.cu").write_text("template <class T> void f(T* x, int n) { k<T, 8><<<blocks(n), 64>>>(x, n); }")
+    code = f"""template <class T, int B>
+    __global__ void k(T* x, int n) {{ typedef int I; {INDEX} if (i < n) x[i] = B; }}
+    //template __global__ void k<float, 4>(float*, int);
+    template __global__ void k<__half, 8>(__half*, int);"""
+    (tmp_path / "k.cu").write_text(code)
+    task, source = drafted(code, where=str(tmp_path / "k.cu"))
+    assert 'T = ["float16"]' in task and "constexpr int B = 8;" in source
+    assert "the launch, as ops.cu has <<<blocks(n), 64>>>" in task
+
+
+def test_functions_of_the_host_that_hand_templates_on_are_followed_in_little_time() -> None:
+    parameters = ", ".join(f"int N{at}" for at in range(6))
+    given = ", ".join(f"N{at}" for at in range(6))
+    steps = "\n".join(
+        f"template <{parameters}> void f{at}(float* x) {{ " + 3 * f"f{at + 1}<{given}>(x); " + "}" for at in range(4)
+    )
+    code = f"""template <{parameters}> __global__ void k(float* x) {{ x[threadIdx.x] = N0 + N5; }}
+    {steps}\ntemplate <{parameters}> void f4(float* x) {{ Lost lost(x); k<{given}><<<1, 32>>>(x); }}
+    void start(float* x) {{ f0<1, 2, 3, 4, 5, 6>(x); f0<1, 2, 3, 4, 5, 7>(x); }}"""
+    begun = time.process_time()
+    task, _ = drafted(code)
+    assert "whether N5" not in task and time.process_time() - begun < 20
+
+
+def test_a_brace_that_a_type_of_another_library_leaves_open_is_the_hosts_matter() -> None:
+    code = f"""static unsigned seed() {{ static std::mt19937 made{{std::random_device{{}}()}}; return made(); }}
+    __global__ void k(float* x, int n) {{ typedef int I; {INDEX} if (i < n) x[i] = 1; }}"""
+    assert "x[i] = 1" in drafted(code)[1]
