@@ -571,10 +571,27 @@ class TestOpenCL:
         assert "the shape of x, whose indices depend on scalars that are not sizes" in task
         assert 'shape = ["n + 1"]' in self.drafted(f"{code.replace(', int n, int s', '')} y[i] = x[i + 1]; }}")[0]
 
-    def test_a_file_that_is_a_string_of_the_host_is_read(self) -> None:
-        code = '// No __global__ here.\nR"(\n__kernel void k(__global int* y) { y[get_global_id(0)] = 1; }\n)"\n'
+    KERNEL = "__kernel void k(__global int* y) { y[get_global_id(0)] = 1; } // ':)'"
+
+    @pytest.mark.parametrize(
+        "code",
+        [
+            f'// No __global__ here.\nR"(\n{KERNEL}\n)"\n',
+            f'#pragma once\nstatic const char* source = R"CL(\n{KERNEL}\n)CL";\nint lines = 4;',
+            f"#ifndef K\n#define K\nconst char *const source = TEXT(\n{KERNEL}\n);\n#endif",
+        ],
+    )
+    def test_a_file_that_has_its_kernels_in_a_string_of_the_host_is_read(self, code: str) -> None:
         task, source = self.drafted(code)
-        assert 'role = "out"' in task and 'R"' not in source
+        assert 'role = "out"' in task and source.startswith("__kernel") and "source" not in source
+
+    def test_a_header_that_an_installation_has_elsewhere_is_that_beside_the_source(self, tmp_path: Path) -> None:
+        (tmp_path / "types.cl").write_text("typedef short number;\n")
+        code = '#include "/nowhere/share/types.cl"\n__kernel void k(__global number* y) { y[get_global_id(0)] = 1; }'
+        drafted = draft(code, None, str(tmp_path / "k.cl"))[1]
+        with pytest.raises(SourceError, match=r"undeclared names: number .*not found \(types.cl\)"):
+            draft(code.replace("y)", "y, __global number* z)"), None, "elsewhere.cl")
+        assert 'dtype = "int16"' in drafted["task.toml"] and "typedef short" in drafted["baseline.cl"]
 
     FOR_BOTH = "#ifdef __NVCC__\n__global__ void k(float* y) { *y = 1; }\n#endif\n__kernel void"
 
