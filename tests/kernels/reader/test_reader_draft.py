@@ -91,7 +91,11 @@ class TestRolesAndShapes:
             ("int k = 8; if (k) *p = 1;", "out"),
             ("p[(int)q[0]] = 1;", "inout"),
             ("if (threadIdx.x > 0) p[threadIdx.x] = 1;", "inout"),
-            ("if (q[0] > 0) p[threadIdx.x] = 1; else p[threadIdx.x] = 2;", "inout"),
+            ("if (q[0] > 0) p[threadIdx.x] = 1; else p[threadIdx.x] = 2;", "out"),
+            ("int i = threadIdx.x; if (q[0] > 0) p[i] = 1; else { if (q[1] > 0) p[i] = 2; else p[i] = 3; }", "out"),
+            ("int i = threadIdx.x; if (q[0] > 0) p[i] = 1; else if (q[1] > 0) p[i] = 2;", "inout"),
+            ("int i = threadIdx.x; if (q[0] > 0) p[i] = 1; else { if (q[1] > 0) return; p[i] = 2; }", "inout"),
+            ("int i = threadIdx.x; if (q[0] > 0) p[i] = 1; else p[255 - i] = 2;", "inout"),
             ("p[threadIdx.x] = 1; p[threadIdx.x] += q[0];", "out"),
             ("\n#pragma unroll\nfor (int i = 0; i < 4; ++i) p[4 * threadIdx.x + i] = 1;", "out"),
             ("atomicAdd(p + 1, 1.0f);", "inout"),
@@ -592,6 +596,21 @@ class TestOpenCL:
         with pytest.raises(SourceError, match=r"undeclared names: number .*not found \(types.cl\)"):
             draft(code.replace("y)", "y, __global number* z)"), None, "elsewhere.cl")
         assert 'dtype = "int16"' in drafted["task.toml"] and "typedef short" in drafted["baseline.cl"]
+
+    def test_of_a_kernel_that_is_too_long_a_few_turns_of_its_loops_are_run(self) -> None:
+        loops = "for (int r = 0; r < 500; r++) for (int s = 0; s < 500; s++)"
+        code = f"""__kernel void k(__global const float* x, __global float* y, __global int* at, int n) {{
+        int i = get_global_id(0); float v = 0; if (i >= n) return;
+        {loops} {{ v = v * v + x[i]; at[500 * r + s] = 1; }} y[i] = v; }}"""
+        task, _ = self.drafted(code)
+        assert all(f'"{one}", dtype = "float32", shape = ["n"] }},\n' in task for one in ("in", "out"))
+        assert "the shape of at, whose indices depend on loops too long to be followed" in task
+
+    def test_of_many_whole_numbers_those_are_sizes_that_steer_the_kernel(self) -> None:
+        code = """__kernel void k(__global int* y, uint16 key, int n) { int i = get_global_id(0);
+        if (i < n) y[3 * i + 1] = key.s3 ^ key.sa; }"""
+        task, _ = self.drafted(code)
+        assert "ceil_div(n, 256)" in task and task.count('value = "1" },  # FILL') == 16
 
     FOR_BOTH = "#ifdef __NVCC__\n__global__ void k(float* y) { *y = 1; }\n#endif\n__kernel void"
 
