@@ -179,8 +179,8 @@ def _of_literals(spliced: str) -> Iterator[Rejected]:
         if kind == "char" and before not in ("", "u8", "u", "U", "L"):
             fault = f"the quote after '{before}' can be read in two ways"
         if kind == "stray":
-            number = spliced[: token.start()].count("\n") + 1
-            fault = f"line {number} (after splicing) has a quote or comment that does not end"
+            number, begun = spliced[: token.start()].count("\n"), spliced[token.start() :].split("\n", 1)[0]
+            fault = f"line {number + 1} (after splicing) has a quote or comment that does not end: {begun[:60]}"
         if fault:
             faults.setdefault(-1 if "/*" in spliced[token.start() :].split("\n", 1)[0] else line, fault)
         line += _REPLACED.get(kind, text).count("\n")

@@ -35,6 +35,7 @@ from tunesmith.kernels.reader.parse import (
     SourceError,
     Unit,
     body,
+    closed,
     doubt,
     kind,
     library,
@@ -114,7 +115,9 @@ def read_kernel(
 ) -> ReadKernel:
     """The kernel `entry` of a source, or the only one; of a file that includes this one where it says more. Raises
     `SourceError` that names all that keeps it from being a task."""
-    code, backend = unquoted(code), language_of(code, place)
+    installed = re.compile(r'(#[ \t]*include[ \t]*")(/[^"\n]*/)')
+    code = installed.sub(lambda at: at[0] if Path(at[2]).is_dir() else at[1], unquoted(code))
+    backend = language_of(code, place)
     if hole := re.search(r"\{%.*?%\}|(?<=\s)\{\{ *[A-Za-z_]\w* *\}\}", code):
         why = "before this file is a source: give the text that it makes of it"
         raise SourceError(f"{place}: a program fills in {hole[0]} {why}.")
@@ -158,8 +161,8 @@ def read_kernel(
     if not obstacles and not unknown and all(one.kind.const or not one.pointer for one in facts.parameters):
         why = "is an array that it may write, which is what a task compares: pass what it writes to as one"
         obstacles.append(f"no parameter of {found.name} {why}")
-    types = "|".join(one.name for one in unknown if one.what == "type") or "0"
-    unknown = [one for one in unknown if not re.search(rf"\b(?:{types})\b[^;(){{}}=]*\b{one.name}\b", unit.code)]
+    of_type = rf"\b(?:{'|'.join(one.name for one in unknown if one.what == 'type') or '0'})\b[^;(){{}}=]*\b"
+    unknown = [one for one in unknown if one.what == "type" or not re.search(rf"{of_type}{one.name}\b", unit.code)]
     if unknown:
         headers = f"name with -I the folders of headers that were not found ({shortened(_missing(unit))}), or"
         remedy = headers if _missing(unit) else "declare them in it, or give"
@@ -205,12 +208,8 @@ def _with_local_memory(text: str, name: str, facts: Facts, declared: Sequence[st
     parameters, without those that the preprocessor leaves out."""
     found = re.search(rf"\b(?:__)?kernel\b[^;{{}}]*?\b{name}\s*\(", text)
     assert found is not None
-    head, inside = text[: found.end()], text[found.end() :]
-    depth, at = 1, 0
-    while depth:
-        depth += (inside[at] == "(") - (inside[at] == ")")
-        at += 1
-    rest, moved = inside[at:], {one.name: at for one, at in zip(facts.parameters, declared, strict=True) if one.local}
+    head, rest = text[: found.end()], text[closed(text, found.end()) :]
+    moved = {one.name: at for one, at in zip(facts.parameters, declared, strict=True) if one.local}
     kept = [one for one in declared if one not in moved.values()]
     kept += [moved[one] for one, elements in facts.local.items() if not elements]
     before, brace, after = rest.partition("{")

@@ -20,7 +20,7 @@ import numpy as np
 
 from tunesmith.kernels.reader.launch import HostLaunch, launches, trimmed
 from tunesmith.kernels.reader.parse import Entry, Unit, kind, uncommented, walk
-from tunesmith.kernels.reader.run import MAX_WORK, Array, Run
+from tunesmith.kernels.reader.run import FEW_TURNS, MAX_TURNS, Array, Run
 from tunesmith.kernels.reader.shapes import fit, values
 from tunesmith.kernels.reader.syntax import Kind, Lowering, kind_of
 from tunesmith.kernels.spec.dtypes import C_TYPES, DTYPES
@@ -35,7 +35,7 @@ SETS = 3
 """Sets of sizes that a kernel is run with; then each size is made `LARGE` once, as it may be divided."""
 LARGE = 520
 MAX_THREADS = 1 << 16
-BUDGET = 300_000_000
+BUDGET = 600_000_000
 """Work of the runs that look for a launch, and again of the runs after it, as `Run.work` counts it."""
 BLOCKS: dict[int, tuple[tuple[int, ...], ...]] = {
     0: ((1,),),
@@ -50,9 +50,12 @@ MAX_CHEAP = 400
 """Steps of a kernel that is run on a larger grid as well."""
 MANY_BLOCKS = 32
 """A constant extent of a grid, above which fewer blocks are run."""
+NO_RUNS = 99
+"""Arrays without a shape, more than any, where no runs came to their end."""
 Role = Literal["in", "out", "inout"]
 Shapes = dict[str, tuple[str, ...] | None]
 Sets = list[dict[str, int]]
+Found = tuple[list[Run], Shapes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,11 +254,16 @@ class _Search:
         self.cells = {one.name: (DTYPES[one.dtype].size, one.lanes) for one in typed}
         self.extra: list[str] = []
         self.fixed, self.in_block = dict[str, str](), dict[str, str]()
-        self.left = BUDGET
+        self.left, self.turns = BUDGET, MAX_TURNS
         self.sets = self._sets(_PRIMES)
         self.used: Sets = []
         self.guessed = self.counted = self.dynamic = False
         self.named = {one.spelling for one in walk(entry.function) if kind(one) == "DECL_REF_EXPR"}
+        if len(self.whole) > len(_PRIMES):
+            # Sizes that have the same values cannot be told apart: those remain that steer the kernel or its indices.
+            run = self._run(self.sets[0], (2, 2, 2), (4, 2, 2))
+            used = run.steering.union(*(names for one in run.arrays.values() for names in one.strides))
+            self.whole = [one for one in self.whole if one in used]
 
     def _sets(self, primes: tuple[int, ...], unit: int = 1) -> Sets:
         """Values of the sizes, different ones for each, in changing order."""
@@ -270,7 +278,7 @@ class _Search:
     def _run(self, arguments: Mapping[str, int], grid: Sequence[int], block: Sequence[int]) -> Run:
         known = {name: text for name, text in self.facts.values.items() if parse(text).names <= arguments.keys()}
         arguments = {**arguments, **{name: values(text, [arguments])[0] for name, text in known.items()}}
-        run = Run(self.lowering, self.kernel, arguments, grid, block, max(0, min(self.left, MAX_WORK)), self.cells)
+        run = Run(self.lowering, self.kernel, arguments, grid, block, self.left, self.cells, self.turns)
         run.follow(self.lowering.body(self.kernel))
         self.left -= run.work
         return run
@@ -341,6 +349,9 @@ class _Search:
             bounded = all(self._active(runs[0], "xyz".index(one), 1)[0] < tried for one in axes)
             if bounded or runs[0].steps > MAX_CHEAP:
                 break
+        if any(run.stopped for run in runs) and self.turns > FEW_TURNS:
+            self.turns, self.left = FEW_TURNS, BUDGET
+            return self._tried(block, axes, sets)
         return runs, grid
 
     @staticmethod
@@ -363,7 +374,8 @@ class _Search:
         extents, block = ["1", "1", "1"], (*block, 1, 1)[:3]
         for axis in axes:
             at = "xyz".index(axis)
-            found = [self._active(run, at, block[at]) for run in runs]
+            unbounded = grid[at], grid[at] * block[at]
+            found = [unbounded if run.stopped else self._active(run, at, block[at]) for run in runs]
             extents[at] = self._extent(found, grid[at], block[at], axis, axes)
         self.facts.grid, self.facts.block = trimmed(extents), trimmed([str(one) for one in block])
         self.sets = self._sets(_PRIMES)
@@ -410,33 +422,36 @@ class _Search:
 
     def conclude(self) -> None:
         """Fills in sizes, shapes and roles."""
-        facts, self.left = self.facts, BUDGET
+        facts, self.left, self.turns = self.facts, BUDGET, MAX_TURNS
         self._name_axes()
         self.left = BUDGET
         first, used = self._shaped(self.sets, large=True), self.used
-        if first is None or (None in first[1].values() and any(one not in used for one in self.sets)):
+        if not first[0] or (None in first[1].values() and any(one not in used for one in self.sets)):
             # The grid of a product of sizes has too many threads.
             least = self._shaped(self._sets(_LEAST))
-            if first is None or (least is not None and _open(least[1]) < _open(first[1])):
+            if _open(least) < _open(first):
                 first, used = least, self.used
-        self.used = used
-        self.sets = self.used or self.sets
+        self.sets = used or self.sets
         # Two sizes that are multiples of 16 make a product that is one of 256.
         units = (self._unit(), 16)[: 1 + any(len(parse(one).names) > 1 for one in facts.grid)]
-        for unit in units if first is None or None in first[1].values() else ():
+        for unit in units if _open(first) else ():
             aligned, used = self._shaped(self._sets(_SMALL, unit)), self.used
-            if aligned is not None and _open(aligned[1]) < (99 if first is None else _open(first[1])):
+            if _open(aligned) < _open(first):
                 first, self.sets = aligned, used
                 self._require(unit, *aligned)
-            if aligned is not None:
+            if aligned[0]:
                 break
-        runs, shapes = first if first is not None else ([], {})
+        if not first[0]:
+            self.turns, self.left = FEW_TURNS, BUDGET
+            first = self._shaped(self._sets(_LEAST))
+            self.sets = self.used or self.sets
+        runs, shapes = first
         reached = (*shapes.values(), facts.grid, facts.block, facts.values.values())
         needed = {name for dims in reached for one in dims or () for name in parse(one).names}
         steering = set[str]().union(*(run.steering for run in runs)) if runs else set(self.whole)
         steering = steering.union(*map(facts.extents, facts.parameters))
         facts.sizes = [one for one in (*self.whole, *self.extra) if one in needed or one in steering]
-        again = runs
+        again, self.left = runs, BUDGET
         if not set(self.whole) <= set(facts.sizes):
             # Scalars that are not sizes may have any value.
             launched = [self._launched(one, {name: one[name] for name in facts.sizes}) for one in self.sets]
@@ -466,16 +481,20 @@ class _Search:
         extents = [int(one) for one in self.facts.block if one.isdigit()]
         return max([16, *(one for one in extents if one <= 32)]) if len(extents) > 1 else max(extents or [32])
 
-    def _shaped(self, sets: Sets, large: bool = False) -> tuple[list[Run], Shapes] | None:
-        """Runs, and the shape of each array that they reach."""
+    def _shaped(self, sets: Sets, large: bool = False) -> Found:
+        """Runs that came to their end, and the shape of each array that they reach; nothing where it is one or none."""
         runs, self.used = list[Run](), []
         for one in (*sets, *(self._grown(name, sets[0]) for name in (sets[0] if large else ()))):
+            if len(runs) >= len(sets) and self.left < max(2 * runs[-1].work, BUDGET // 2):
+                break  # what is left is for the run that verifies, and for others
             run = self._launched(one, one)
             if run is not None and not run.stopped:
                 runs.append(run)
                 self.used.append(one)
+            elif run is not None and not runs:
+                break
         if len(runs) < 2:
-            return None
+            return [], {}
         shapes: Shapes = {}
         for name in runs[0].arrays:
             of_all = [run.arrays[name] for run in runs if name in run.arrays]
@@ -520,7 +539,7 @@ class _Search:
             at = self.facts.grid.index(name)
             block = int([*self.facts.block, "1", "1"][at])
             others = [text for one in self.whole for text in (one, f"{one} // {block}")[: 1 + (block > 1)]]
-            for other in others if best[0] else ():
+            for other in others if 0 < best[0] < NO_RUNS else ():
                 self.facts.grid = tuple(other if one == name else one for one in before[0])
                 self.extra = [one for one in before[1] if one != name]
                 self.sets = self._sets(_PRIMES) if "/" not in other else self._sets(_SMALL, block)
@@ -531,12 +550,10 @@ class _Search:
 
     def _unexplained(self) -> int:
         """How many arrays have no shape, or are outputs of which elements are left out."""
-        found = self._shaped(self.sets)
-        if found is None:
-            return 99
-        last = found[0][-1].arrays
-        left = (last[name] for name in found[1] if name in last)
-        return _open(found[1]) + sum(one.written and not one.covered(one.reach) for one in left)
+        runs, shapes = self._shaped(self.sets)
+        last = runs[-1].arrays if runs else {}
+        left = (last[name] for name in shapes if name in last)
+        return _open((runs, shapes)) + sum(one.written and not one.covered(one.reach) for one in left)
 
     def _require(self, unit: int, runs: Sequence[Run], shapes: Shapes) -> None:
         """Sizes that must be a multiple of `unit`, as the kernel leaves its arrays, or elements out, elsewhere."""
@@ -579,6 +596,7 @@ class _Search:
         elif any(at.open for at in arrays):
             of_data = any(run.arrays[name].open for run in runs)
             why = "are data" if of_data else "depend on scalars that are not sizes"
+            why = "depend on loops too long to be followed" if self.turns < MAX_TURNS else why
             facts.ask(name, f"the shape of {name}, whose indices {why}")
         elif shape is None:
             facts.ask(name, f"the shape of {name}, an expression for each dimension")
@@ -637,8 +655,8 @@ class _Search:
             facts.ask("launch", f"the grid, which the source launches as {', '.join(facts.grid)} for any sizes")
 
 
-def _open(shapes: Shapes) -> int:
-    return sum(one is None for one in shapes.values())
+def _open(found: Found) -> int:
+    return sum(one is None for one in found[1].values()) if found[0] else NO_RUNS
 
 
 def _count(dims: Sequence[str], sizes: Mapping[str, int]) -> int:

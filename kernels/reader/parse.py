@@ -654,8 +654,26 @@ def typical(name: str, type_: str = "INT") -> str:
 
 
 def unquoted(code: str) -> str:
-    """The source in a file that is a C++ string for a host's `#include`; other files as they are."""
-    return code if re.search(r"\w", uncommented(_RAW_STRING.sub("", code))) else _RAW_STRING.sub(r"\2", code)
+    """The source in a file that is a C++ string for a host, or has its kernels in such strings alone, in the same
+    lines; other files as they are."""
+    strings = [(*one.span(), one[2]) for one in _RAW_STRING.finditer(code)]
+    bare = re.sub(r"//[^\n]*|/\*.*?\*/", lambda one: " " * len(one[0]), code, flags=re.DOTALL)
+    for one in re.finditer(r"\bchar\b[^;{}()#]*=\s*\w+\s*\(", bare):
+        # A macro makes a string of its argument.
+        end = closed(bare, one.end())
+        strings.append((one.start(), end, code[one.end() : end - 1]))
+    source, behind = "", 0
+    for begin, end, text in sorted(strings):
+        source += "\n" * (code.count("\n", behind, end) - text.count("\n")) + text
+        bare, behind = bare[:begin] + " " * (end - begin) + bare[end:], end
+    alone = _KERNEL.search(source) and not _KERNEL.search(bare)
+    return source if alone or not re.search(r"\w", bare) else code
+
+
+def closed(text: str, at: int) -> int:
+    """The place behind the parenthesis that closes one which stands before `at`."""
+    depths = itertools.accumulate((one == "(") - (one == ")") for one in text[at:])
+    return at + next((end for end, depth in enumerate(depths, 1) if depth < 0), len(text) - at)
 
 
 def uncommented(code: str) -> str:

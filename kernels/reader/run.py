@@ -44,11 +44,12 @@ from tunesmith.kernels.reader.syntax import (
     step_of,
 )
 
-MAX_WORK = 60_000_000
+MAX_WORK = 130_000_000
 """Expressions and statements of a run, each times the threads and what it costs without any."""
 STEP_COST = 2000
 MAX_TURNS = 600
-"""Turns of a loop, after which its variables may have any value."""
+FEW_TURNS = 2
+"""Turns of a loop, after which its variables may have any value: at most, and where the kernel is too long for that."""
 MAX_ELEMENTS = 1 << 22
 MAX_DEPTH = 24
 _VOID = Kind("void", 0, "void")
@@ -86,6 +87,10 @@ class Array:
         return len(self.assigned) >= count and bool(self.assigned[:count].all())
 
 
+Stored = tuple[Array, int, Any]
+"""A store of each thread: the array, how many elements, and the first of them, negative where the thread has none."""
+
+
 @dataclass(slots=True)
 class Pointer:
     """Where a pointer may point to: by array, or variable, the distance from its begin in bytes."""
@@ -117,8 +122,9 @@ class Run:
         block: Sequence[int],
         limit: int = MAX_WORK,
         cells: Mapping[str, tuple[int, int]] = MappingProxyType({}),
+        turns: int = MAX_TURNS,
     ) -> None:
-        self.lowering, self.limit = lowering, limit
+        self.lowering, self.limit, self.turns = lowering, min(limit, MAX_WORK), turns
         self.grid, self.block = [*grid, 1, 1][:3], [*block, 1, 1][:3]
         count = int(np.prod(self.grid)) * int(np.prod(self.block))
         at, place = np.arange(count, dtype=np.int64), []
@@ -135,6 +141,7 @@ class Run:
         self.shared: dict[Symbol, Array] = {}
         self.local: dict[str, Array] = {}
         self.frames: list[Frame] = []
+        self.stored, self.last = dict[int, Stored](), list[Stored]()
         self.used: set[tuple[str, str]] = set()
         self.steering: set[str] = set()
         self.stopped = False
@@ -261,7 +268,21 @@ class Run:
             self.statement(kids[0])
             kids = kids[1:]
         then, other = kids[1], kids[2] if len(kids) > 2 else None
+        outer, self.stored = self.stored, {}
         self.branch(self.truth(kids[0]), lambda: self.statement(then), lambda: self.statement(other) if other else None)
+        for array, width, places in self._stores(node):
+            array.assigned[np.add.outer(np.arange(width), places[self.sure & (places >= 0)])] = True
+        self.stored = outer | self.stored
+
+    def _stores(self, node: Node) -> list[Stored]:
+        """What a statement stores for certain, also where it depends on data which of its sides does."""
+        if node.what == "if":
+            then, other = (self._stores(one) for one in node.kids[-2:])
+            pairs = [(one, two) for one in then for two in other if one[0] is two[0] and one[1] == two[1]]
+            return [(*one[:2], np.where(one[2] == two[2], one[2], -1)) for one, two in pairs]
+        if node.what == "block":
+            return [found for one in node.kids for found in self._stores(one)]
+        return [self.stored[id(node)]] if id(node) in self.stored else []
 
     def branch(self, test: tuple[Any, Any], then: Callable[[], Any], other: Callable[[], Any]) -> tuple[Any, Any]:
         """Runs both sides of a branch, each for the threads that may take it."""
@@ -324,7 +345,7 @@ class Run:
             if not self.may.any() or widened:
                 break
             turns += 1
-            if turns > MAX_TURNS or not (true & self.may).any():
+            if turns > self.turns or not (true & self.may).any():
                 self._widen(node)
                 if test is not None:
                     self.truth(test)
@@ -481,7 +502,9 @@ class Run:
         before = self.value(target) if op else None
         value = self.value(right, target.result)
         value = self.operated(op, before, value, target.result) if op else value
+        self.last = []
         self.store(target, value)
+        self.stored |= {id(node): one for one in self.last}
         return value
 
     def _choice(self, node: Node) -> Any:
@@ -711,7 +734,9 @@ class Run:
             inside = offset.known and array.reach > 0
             array.early = not inside or not all(array.assigned[places + at].all() for at in range(width))
         if writes and certain and offset.known:
-            exact = np.broadcast_to(offset.low, self.count)[self.sure & here] // array.element
+            places = np.broadcast_to(offset.low, self.count) // array.element
+            self.last = [(array, width, np.where(here, places, -1))]
+            exact = places[self.sure & here]
             array.collides |= len(np.unique(exact)) < len(exact)
             for at in range(width):
                 chosen = exact + at

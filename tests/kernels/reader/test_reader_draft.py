@@ -91,7 +91,11 @@ class TestRolesAndShapes:
             ("int k = 8; if (k) *p = 1;", "out"),
             ("p[(int)q[0]] = 1;", "inout"),
             ("if (threadIdx.x > 0) p[threadIdx.x] = 1;", "inout"),
-            ("if (q[0] > 0) p[threadIdx.x] = 1; else p[threadIdx.x] = 2;", "inout"),
+            ("if (q[0] > 0) p[threadIdx.x] = 1; else p[threadIdx.x] = 2;", "out"),
+            ("int i = threadIdx.x; if (q[0] > 0) p[i] = 1; else { if (q[1] > 0) p[i] = 2; else p[i] = 3; }", "out"),
+            ("int i = threadIdx.x; if (q[0] > 0) p[i] = 1; else if (q[1] > 0) p[i] = 2;", "inout"),
+            ("int i = threadIdx.x; if (q[0] > 0) p[i] = 1; else { if (q[1] > 0) return; p[i] = 2; }", "inout"),
+            ("int i = threadIdx.x; if (q[0] > 0) p[i] = 1; else p[255 - i] = 2;", "inout"),
             ("p[threadIdx.x] = 1; p[threadIdx.x] += q[0];", "out"),
             ("\n#pragma unroll\nfor (int i = 0; i < 4; ++i) p[4 * threadIdx.x + i] = 1;", "out"),
             ("atomicAdd(p + 1, 1.0f);", "inout"),
@@ -571,10 +575,42 @@ class TestOpenCL:
         assert "the shape of x, whose indices depend on scalars that are not sizes" in task
         assert 'shape = ["n + 1"]' in self.drafted(f"{code.replace(', int n, int s', '')} y[i] = x[i + 1]; }}")[0]
 
-    def test_a_file_that_is_a_string_of_the_host_is_read(self) -> None:
-        code = '// No __global__ here.\nR"(\n__kernel void k(__global int* y) { y[get_global_id(0)] = 1; }\n)"\n'
+    KERNEL = "__kernel void k(__global int* y) { y[get_global_id(0)] = 1; } // ':)'"
+
+    @pytest.mark.parametrize(
+        "code",
+        [
+            f'// No __global__ here.\nR"(\n{KERNEL}\n)"\n',
+            f'#pragma once\nstatic const char* source = R"CL(\n{KERNEL}\n)CL";\nint lines = 4;',
+            f"#ifndef K\n#define K\nconst char *const source = TEXT(\n{KERNEL}\n);\n#endif",
+        ],
+    )
+    def test_a_file_that_has_its_kernels_in_a_string_of_the_host_is_read(self, code: str) -> None:
         task, source = self.drafted(code)
-        assert 'role = "out"' in task and 'R"' not in source
+        assert 'role = "out"' in task and source.startswith("__kernel") and "source" not in source
+
+    def test_a_header_that_an_installation_has_elsewhere_is_that_beside_the_source(self, tmp_path: Path) -> None:
+        (tmp_path / "types.cl").write_text("typedef short number;\n")
+        code = '#include "/nowhere/share/types.cl"\n__kernel void k(__global number* y) { y[get_global_id(0)] = 1; }'
+        drafted = draft(code, None, str(tmp_path / "k.cl"))[1]
+        with pytest.raises(SourceError, match=r"undeclared names: number .*not found \(types.cl\)"):
+            draft(code.replace("y)", "y, __global number* z)"), None, "elsewhere.cl")
+        assert 'dtype = "int16"' in drafted["task.toml"] and "typedef short" in drafted["baseline.cl"]
+
+    def test_of_a_kernel_that_is_too_long_a_few_turns_of_its_loops_are_run(self) -> None:
+        loops = "for (int r = 0; r < 500; r++) for (int s = 0; s < 500; s++)"
+        code = f"""__kernel void k(__global const float* x, __global float* y, __global int* at, int n) {{
+        int i = get_global_id(0); float v = 0; if (i >= n) return;
+        {loops} {{ v = v * v + x[i]; at[500 * r + s] = 1; }} y[i] = v; }}"""
+        task, _ = self.drafted(code)
+        assert all(f'"{one}", dtype = "float32", shape = ["n"] }},\n' in task for one in ("in", "out"))
+        assert "the shape of at, whose indices depend on loops too long to be followed" in task
+
+    def test_of_many_whole_numbers_those_are_sizes_that_steer_the_kernel(self) -> None:
+        code = """__kernel void k(__global int* y, uint16 key, int n) { int i = get_global_id(0);
+        if (i < n) y[3 * i + 1] = key.s3 ^ key.sa; }"""
+        task, _ = self.drafted(code)
+        assert "ceil_div(n, 256)" in task and task.count('value = "1" },  # FILL') == 16
 
     FOR_BOTH = "#ifdef __NVCC__\n__global__ void k(float* y) { *y = 1; }\n#endif\n__kernel void"
 
