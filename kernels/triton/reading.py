@@ -71,8 +71,7 @@ class Reading:
 
     def __init__(self, kernel: ast.FunctionDef, functions: Functions, parameters: Sequence[str], known: Known) -> None:
         self.reads, self.writes, self.atomics = set[str](), set[str](), set[str]()
-        self.descriptors = dict[str, None]()
-        self.used, self.covers = set[str](), dict[str, str]()
+        self.used, self.covers, self.descriptors = set[str](), dict[str, str](), dict[str, None]()
         self.bounds, self.spans, self.turns = set[str](), set[str](), set[str]()
         self.steps = dict[str, set[frozenset[str]]]()
         self.indices, self.tiles, self.products = set[str](), dict[str, None](), dict[tuple[str, str, str], None]()
@@ -241,6 +240,7 @@ class Reading:
             return Value(loaded=roots, bits=roots, tile=first.tile, staged=inside)
         if (name == "store" or name.startswith("atomic")) and first.roots:
             kind = self.writes if name == "store" else self.atomics
+            self.indices |= {*first.roots} if name == "atomic_cas" else set()
             self._access(kind, first, named.get("mask", given[2] if len(given) > 2 else Value()))
             return Value()
         if name == "arange" and len(given) == 2:
