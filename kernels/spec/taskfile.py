@@ -25,7 +25,7 @@ from tunesmith.kernels.spec.validation import validate_task
 
 MARK = "# FILL:"
 PATTERNS = {
-    NAME_PATTERN: "use letters, digits and _ only, not a digit first, and at most 64 of them",
+    NAME_PATTERN: "use letters, digits and _ only, not a digit first, and at most 128 of them",
     TEMPLATE_NAME: "use 1 to 80 characters, without quotes, slashes and control characters",
 }
 REMEDIES = {

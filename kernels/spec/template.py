@@ -62,7 +62,7 @@ Scalar = Annotated[StrictBool | StrictInt | StrictFloat | StrictStr, BeforeValid
 Config = dict[str, bool | int | float | str]
 """One point: a value for every parameter, by name."""
 
-NAME_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]{0,63}$"
+NAME_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]{0,127}$"
 MAX_VALUES = 4096
 
 

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import importlib
 import json
 import linecache
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import FunctionType
 from typing import Any
 
+from tunesmith.hw.errors import how_to_install
 from tunesmith.kernels.reader.draft import Draft, ReadKernel, written
 from tunesmith.kernels.reader.facts import Facts, product
 from tunesmith.kernels.reader.facts import Parameter as Argument
@@ -30,7 +32,7 @@ from tunesmith.kernels.spec.task import KernelOpponent
 from tunesmith.kernels.spec.template import TRITON_OPTIONS, Constraint, LaunchGeometry, Parameter, Template
 from tunesmith.kernels.triton.launch import Launch, axes_of
 from tunesmith.kernels.triton.reading import Reading
-from tunesmith.kernels.triton.shapes import COVERING, GUESSED_GRID, STRIDES, Shapes, require_triton, sets_of
+from tunesmith.kernels.triton.shapes import COVERING, FEW, GRIDS, POWERS, REMOVED, ROWS, STRIDES, Given, Shapes, sets_of
 from tunesmith.kernels.triton.source import (
     Config,
     Kernel,
@@ -40,6 +42,7 @@ from tunesmith.kernels.triton.source import (
     Unknown,
     defaults_of,
     find_kernel,
+    names_in,
     unknown,
     values_of,
 )
@@ -47,29 +50,62 @@ from tunesmith.kernels.triton.space import constraints_of, is_power, parameters_
 
 MANY = 3
 """Sizes of a kernel, beyond which a draft begins with small ones."""
-LARGER = (1, 4, 16)
-"""Times a draft's sizes, for which a launch may choose other blocks."""
 BLOCK = "32 * num_warps"
 """The threads of a block."""
 
 
-@dataclass(slots=True)
-class TritonKernel:
-    """A kernel of a file. read: as any kernel is read; parameters, grid: of its template; fixed: constants of its own
-    that no parameter sets; first: of the baseline, with options; known: constants and sizes as text; rows: sizes that
-    bound arrays; configs: the author's list."""
+Grid = tuple[str, ...]
 
-    read: ReadKernel
-    slice: Slice
-    parameters: list[Parameter]
-    reading: Reading
-    known: dict[str, str]
-    rows: list[str]
-    grid: tuple[str, ...]
-    fixed: dict[str, Any]
-    first: dict[str, Any]
-    configs: list[dict[str, Any]]
-    demands: list[Constraint]
+
+class TritonKernel:
+    """A kernel of a file: what each of its parameters is, decided in an order in which each decision can rest on those
+    before it. read: as any kernel is read; parameters, grid: of its template; fixed: constants of its own that no
+    parameter sets; first: of the baseline, with options; configs: the author's list; told: by stride, the array and the
+    dimension that the launch says; float: the type that arrays are drafted with."""
+
+    def __init__(
+        self, kernel: Kernel, given: Given | None = None, configs: Sequence[Given] = (), grid: Grid | None = None
+    ) -> None:
+        """given: values of its constants, where a caller has them, and None for an array that is not passed; configs:
+        of its list; grid: of its call. Raises `SourceError`, also where Triton is not installed."""
+        try:
+            importlib.import_module("triton")
+        except ImportError as error:
+            why, remedy = f"Triton kernels cannot be drafted here ({error})", how_to_install("triton")
+            raise SourceError(f"{why}: {remedy}.") from error
+        self.source, self.given, self.grid, self.is_draft = kernel, given or {}, grid, given is None
+        self.launch, self.names = (launch := Launch(kernel)), kernel.parameters
+        # A function that only converts its argument needs a value to be passed.
+        self.heuristics = {name: text for name, text in kernel.heuristics.items() if f"args['{name}']" not in text}
+        self.facts, self.guessed, self.programs = Facts([]), list[str](), list[str]()
+        self.slice = Slice()
+        self.slice.kernel(kernel, {})
+        self.constants = {name: value for name in self.names if not unknown(value := self._constant(name))}
+        for name in kernel.constexprs:
+            if name not in self.constants and name not in self.heuristics and self._tested(name):
+                self.constants[name] = False
+                self.guessed.append(name)
+        self.absent = [name for name, value in self.constants.items() if value is None]
+        self.configs = [dict(one) for one in configs] or self._listed()
+        passed = [name for name in self.names if name not in self.heuristics]
+        self.reading = Reading(kernel.node, self.slice.functions, passed, self._holds)
+        if made := ", ".join(self.reading.descriptors):
+            why = "tensor descriptors made by the host, which no task passes: make them in the kernel of pointers"
+            raise SourceError(f"{kernel.module.path}: {kernel.name} takes {made} as {why}.")
+        told = {name for name in passed if self.launch.shaped(name)}
+        unused = [one for one in passed if one not in {*self.reading.used, *kernel.constexprs, *told}]
+        self.absent += [name for name in unused if name not in self.absent]
+        self.arrays = [one for one in self.names if one in self.reading.pointers and one not in self.absent]
+        self.tuned = [name for one in self.configs for name in one if name in self.names or name in TRITON_OPTIONS]
+        known = [one for one in kernel.constexprs if one in self.constants]
+        self.stepped = {name for steps in self.reading.steps.values() for names in steps for name in names}
+        counted = self.reading.counted | self.reading.bounds | launch.nodes.keys() | {*kernel.constexprs}
+        by_name = {one for one in self.reading.numbers if "stride" in one}
+        alone = by_name | (self.stepped & self.reading.numbers - counted)
+        self.told = {one: at for one in self.names if (at := launch.stride(one)) and one not in known}
+        self.strides = [one for one in self.names if one in self.told or (one in alone and one not in known)]
+        self.float = "float16" if self.reading.products else "float32"
+        self._decide()
 
     @property
     def template(self) -> Template:
@@ -95,83 +131,12 @@ class TritonKernel:
         return (KernelOpponent(name="triton.autotune", label="production", template=template, configs=configs),)
 
     def constraints(self) -> list[Constraint]:
-        """The demands of the arrays' types, of the tiles and of the kernel's own assertions."""
-        dtypes = {one.name: one.dtype for one in self.read.facts.parameters}
-        found = constraints_of(self.reading, self.known, dtypes, self.rows)
-        names = {name for name, text in self.known.items() if text == name}
-        held = [text for text in self.reading.asserts if parse_names(text) <= names]
-        found += [Constraint(expression=text, because="The kernel asserts it.") for text in held]
-        return [*found, *self.demands]
-
-
-def draft_triton(path: Path, entry: str | None) -> Draft:
-    """The draft of a task for the kernel `entry` of a Python file, or the only one. Raises `SourceError`."""
-    kernel = read_triton(find_kernel(Module(path), entry))
-    template = kernel.template
-    files = {"kernel.py": template.source, "template.toml": template_text(template)}
-    lines = ['templates = ["template.toml"]']
-    for one in kernel.opponents:
-        lines += [
-            "# The choice of triton.autotune among the list of the file, beside the winner; needs PyTorch.",
-            "[[backends.triton.opponents]]",
-            f'name = "{one.name}"',
-            f'label = "{one.label}"',
-            'source_file = "kernel.py"',
-            f'launch = {{ grid = {json.dumps(one.template.launch.grid)}, block = ["{BLOCK}"] }}',
-            "configs = [",
-            *(f"    {{ {', '.join(f'{name} = {json.dumps(v)}' for name, v in at.items())} }}," for at in one.configs),
-            "]",
-        ]
-    return written(kernel.read, f"{path}:{kernel.read.name}", lines, files)
-
-
-def read_triton(
-    kernel: Kernel,
-    given: Mapping[str, Any] | None = None,
-    configs: Sequence[Mapping[str, Any]] = (),
-    grid: tuple[str, ...] | None = None,
-) -> TritonKernel:
-    """The known facts of a kernel. given: values of its constants, where a caller has them, and None for an array that
-    is not passed; configs: of its list; grid: of its call. Raises `SourceError`, also where Triton is not installed."""
-    require_triton()
-    return _Reader(kernel, Launch(kernel), given or {}, configs, grid).kernel()
-
-
-class _Reader:
-    """Decides what each parameter is, in an order in which each decision can rest on those before it."""
-
-    def __init__(
-        self,
-        kernel: Kernel,
-        launch: Launch,
-        given: Mapping[str, Any],
-        configs: Sequence[Mapping[str, Any]],
-        grid: tuple[str, ...] | None,
-    ) -> None:
-        self.source, self.launch, self.given, self.grid = kernel, launch, given, grid
-        self.names = kernel.parameters
-        # A function that only converts its argument needs a value to be passed.
-        self.heuristics = {name: text for name, text in kernel.heuristics.items() if f"args['{name}']" not in text}
-        self.facts, self.guessed = Facts([]), list[str]()
-        self.slice = Slice()
-        self.slice.kernel(kernel, {})
-        self.constants = {name: value for name in self.names if not unknown(value := self._constant(name))}
-        for name in kernel.constexprs:
-            if name not in self.constants and name not in self.heuristics and self._tested(name):
-                self.constants[name] = False
-                self.guessed.append(name)
-        self.absent = [name for name, value in self.constants.items() if value is None]
-        self.configs = [dict(one) for one in configs] or self._listed()
-        passed = [name for name in self.names if name not in self.heuristics]
-        self.reading = Reading(kernel.node, self.slice.functions, passed, self._holds)
-        told = {name for name in passed if self.launch.shaped(name)}
-        unused = [one for one in passed if one not in {*self.reading.used, *kernel.constexprs, *told}]
-        self.absent += [name for name in unused if name not in self.absent]
-        self.arrays = [one for one in self.names if one in self.reading.pointers and one not in self.absent]
-        self.tuned = [name for one in self.configs for name in one if name in self.names or name in TRITON_OPTIONS]
-        known = [one for one in kernel.constexprs if one in self.constants]
-        by_name = {one for one in self.reading.numbers if "stride" in one}
-        self.strides = [one for one in self.names if (launch.stride(one) or one in by_name) and one not in known]
+        """The demands of the arrays' types and of the tiles."""
+        sizes, dtypes = self.facts.sizes, {one.name: one.dtype for one in self.facts.parameters}
+        known = {name: str(value) for name, value in self.first.items() if isinstance(value, int)}
+        known |= {name: name for name in (*sizes, *(one.name for one in self.parameters))}
+        rows = [one for one in sizes if one in self.reading.bounds and one not in self.launch.sizes]
+        return [*constraints_of(self.reading, known, dtypes, rows), *self.demands]
 
     def _constant(self, name: str) -> Any:
         """The value that the launch passes for all sizes, or the default of the parameter."""
@@ -206,40 +171,35 @@ class _Reader:
         except Unknown:
             return None
 
-    def kernel(self) -> TritonKernel:
+    def _decide(self) -> None:
         facts, reading, launch = self.facts, self.reading, self.launch
         self._find_sizes()
         defaults = {name: self._first(name) for name in facts.sizes}
-        passed = [launch.at({name: times * of for name, of in defaults.items()}) for times in LARGER]
+        passed = launch.at(defaults)
         values, fixed, text = self._constants(defaults, passed)
         lists = _values_of(self.configs, self.tuned) | values
         grid = self._grid(text, lists)
         replaced = {name: _replaced(value, text) for name, value in facts.values.items()}
         facts.values = {name: value for name, value in replaced.items() if parse_names(value) <= {*facts.sizes}}
-        sliced = Slice()
-        sliced.kernel(self.source, self.heuristics)
+        self.slice = Slice()
+        self.slice.kernel(self.source, self.heuristics)
         started = {name: listed[0] for name, listed in lists.items() if name not in TRITON_OPTIONS}
-        shapes = self._shapes(sliced.text(fixed), grid, started, fixed)
+        shapes = self._shapes(self.slice.text(fixed), grid, started, fixed)
         for name in (one for one in shapes.shrinking if one in values):
             fixed[name] = lists.pop(name)[0]
             grid = tuple(_replaced(one, {name: str(fixed[name])}) for one in grid)
-        options = {one: [each[one] for each in passed if each.get(one) is not None] for one in TRITON_OPTIONS}
         loops = any(isinstance(one, ast.For) for one in self._nodes())
-        parameters = parameters_of(reading, lists, options, loops=loops)
-        chosen = {one.name: one.start for one in parameters}
-        first = {**fixed, **chosen}
-        demands = self._demands(shapes, chosen, defaults)
+        self.parameters = parameters_of(reading, lists, passed, loops=loops)
+        chosen = {one.name: one.start for one in self.parameters}
+        self.grid, self.fixed, self.first = grid, fixed, {**fixed, **chosen}
+        self.demands = self._demands(shapes, chosen, defaults)
         facts.grid = tuple(_replaced(one, {name: str(value) for name, value in chosen.items()}) for one in grid)
-        facts.block = (str(32 * int(first.get("num_warps", 4))),)
+        facts.block = (str(32 * int(self.first.get("num_warps", 4))),)
         self._shape(shapes, fixed)
         self._arguments(fixed, chosen, defaults)
         self._doubts()
-        read = ReadKernel(self.source.name, "triton", Part(sliced.text(first), (), ()), facts)
-        constants = {name: str(value) for name, value in first.items() if isinstance(value, int)}
-        rows = [one for one in facts.sizes if one in reading.bounds and one not in launch.sizes]
-        own = [{**chosen, **{name: one[name] for name in one if name in self.tuned}} for one in self.configs]
-        known = constants | {name: name for name in (*facts.sizes, *chosen)}
-        return TritonKernel(read, sliced, parameters, reading, known, rows, grid, fixed, first, own, demands)
+        self.read = ReadKernel(self.source.name, "triton", Part(self.slice.text(self.first), (), ()), facts)
+        self.configs = [{**chosen, **{name: one[name] for name in one if name in self.tuned}} for one in self.configs]
 
     def _find_sizes(self) -> None:
         """The parameters that are sizes, and the values of those that the launch computes from sizes."""
@@ -247,11 +207,12 @@ class _Reader:
         counted = (reading.counted | reading.bounds) & reading.numbers
         for name in (one for one in self.names if one not in (*self.strides, *self.heuristics, *self.tuned)):
             if name in self.source.constexprs:
-                bounds = reading.bounds - reading.tiles.keys() - {*self.constants}
+                bounds = (reading.bounds | reading.turns) - reading.tiles.keys() - {*self.constants}
                 is_size = name in bounds or (launch.shaped(name) and name not in self.constants)
             else:
                 is_size = name not in (*reading.pointers, *self.absent) and (name in counted or launch.shaped(name))
-                if is_size and launch.composed(name):
+                # Such as the quotient of two dimensions.
+                if is_size and re.search(r"[*/%+]", str(launch.given.get(name))):
                     composed.append(name)
                     continue
             if is_size:
@@ -270,16 +231,24 @@ class _Reader:
         """The grid of the launch, with the sizes that it has beside the kernel's. text: of constants; lists: values of
         what is tuned, the first of which is the author's."""
         facts = self.facts
-        grid, why = self.launch.dimensions() if self.grid is None else (self.grid, "")
+        grid, why = self.grid or (), ""
+        try:
+            grid = grid or self.launch.dimensions()
+        except Unknown as error:
+            why = str(error)
         facts.sizes += self.launch.sizes
         grid = tuple(_replaced(one, text) for one in grid)
         named = {*facts.sizes, *lists, *TRITON_OPTIONS}
         if unknowns := sorted({name for one in grid for name in parse_names(one)} - named):
             why = f"{', '.join(unknowns)} is not known"
         if why:
-            facts.ask("launch", f"the grid: {why}")
+            self.programs = [f"programs_{axis}" for axis in range(self.reading.axes)]
+            facts.ask(
+                "launch", f"the grid, here and in template.toml, for which {', '.join(self.programs)} stand: {why}"
+            )
             facts.unknown = "the grid"
-            return ("1",)
+            facts.sizes += self.programs
+            return tuple(self.programs)
         return tuple(self._blocks_named(one, {name: listed[0] for name, listed in lists.items()}) for one in grid)
 
     def _demands(self, shapes: Shapes, chosen: Mapping[str, Any], sizes: dict[str, int]) -> list[Constraint]:
@@ -321,10 +290,10 @@ class _Reader:
         return int(self.given.get(name, 64 if small else 1024))
 
     def _constants(
-        self, sizes: Mapping[str, int], passed: Sequence[Mapping[str, Any]]
+        self, sizes: Mapping[str, int], passed: Mapping[str, Any]
     ) -> tuple[dict[str, list[Any]], dict[str, Any], dict[str, str]]:
         """The values to tune around of constexprs that no list names, the constants that stay, and expressions of
-        constants. passed: by the launch, for `sizes` and larger ones."""
+        constants. passed: by the launch, for `sizes`."""
         values, fixed, covering = dict[str, list[Any]](), dict[str, Any](), dict[str, str]()
         for name in self.names:
             if name in (*self.tuned, *self.heuristics, *self.facts.sizes, *self.strides, *TRITON_OPTIONS):
@@ -341,17 +310,14 @@ class _Reader:
                 continue
             by_size = value is _UNKNOWN
             tile = name in self.reading.tiles
-            if by_size and (value := passed[0].get(name)) is None:
+            if by_size and (value := passed.get(name)) is None:
                 usual = {"eps": 1e-05, "type": Symbol("tl.float16")}
-                value = 64 if tile else next((one for part, one in usual.items() if part in name.lower()), 1)
-                if self.launch.open and name not in self.launch.nodes and not tile:
-                    values[name] = [1, 16]
-                    continue
+                value = next((one for part, one in usual.items() if part in name.lower()), 1)
+                value = 64 if tile or name in self.reading.spans else value
                 if not tile and name in self.reading.used:
                     self.guessed.append(name)
             if tile and is_power(value) and name not in self.given:
-                larger = [one[name] for one in passed if name in one] or [value * 2]
-                values[name] = [value, *((max(value // 8, 1), *larger) if by_size else ())]
+                values[name] = [value, *((max(value // 8, 1), value * 4) if by_size else ())]
             else:
                 fixed[name] = value
         return values, fixed, {name: str(value) for name, value in fixed.items() if isinstance(value, int)} | covering
@@ -364,48 +330,48 @@ class _Reader:
     def _shapes(self, source: str, grid: Sequence[str], chosen: Mapping[str, Any], fixed: Mapping[str, Any]) -> Shapes:
         """The kernel's runs on the host, with `fixed` in its source and blocks of their own."""
         facts, tiles = self.facts, self.reading.tiles
-        tiled = {name for axis in grid for name in re.findall(r"ceil_div\((\w+)", axis)}
+        tiled = {name for axis in grid for name in re.findall(r"(?<=ceil_div\()\w+|\w+(?= //)", axis)}
         written = any(re.search(r"ceil_div\([^()]*, \d+\)", axis) for axis in grid)
         covering = dict.fromkeys(self._covering(chosen), COVERING)
         free = [one for one, value in chosen.items() if one in tiles and one not in covering and is_power(value)]
         texts = (*facts.values.values(), *grid)
         nodes = [*self._nodes(), *(node for text in texts for node in ast.walk(ast.parse(text)))]
         divided = [one for one in nodes if isinstance(one, ast.BinOp) and isinstance(one.op, ast.FloorDiv | ast.Mod)]
-        quotients = [(one, of) for one, of in map(_quotient, divided) if one in facts.sizes and self._of_sizes(of)]
+        known = {*facts.sizes}
+        # A grid of N // 128 programs has one for the least N.
+        quotients = re.findall(r"\b(\w+) // (\d+)", " ".join(grid))
+        quotients += [
+            one for one in map(_quotient, divided) if one[0] in known and set() < parse_names(one[1]) <= known
+        ]
         counts = {name for axis in grid for name in parse_names(axis)} | {ast.unparse(one.right) for one in divided}
-        ordered = [*self.launch.sizes, *(one for one in facts.sizes if one not in self.launch.sizes)]
-        arrays = {one: self._dtype(one) or self._float for one in self.arrays}
+        counts |= self.reading.turns - self.reading.bounds
+        ordered = dict.fromkeys([*self.launch.sizes, *facts.sizes], ROWS)
+        kinds = ordered | dict.fromkeys(known & counts - tiled, FEW) | dict.fromkeys(known & tiles.keys(), POWERS)
+        kinds |= dict.fromkeys(self.programs[:2], GRIDS)
+        arrays = {one: self._dtype(one) or self.float for one in self.arrays}
         places = {one: n for array in arrays for n, one in enumerate(self._strides_of(array))}
-        places |= {one: at[1] for one in self.strides if (at := self.launch.stride(one))}
+        places |= {one: axis for one, (_, axis) in self.told.items()}
         places = {one: places.get(one, n) % STRIDES for n, one in enumerate(self.strides)}
         # A constant has 32 bits at most.
-        places |= dict.fromkeys((one for one in self.strides if one in self.source.constexprs), STRIDES - 1)
+        constants = "|".join(one for one in self.strides if one in self.source.constexprs)
+        source = re.sub(rf"\b({constants})\s*:\s*[\w.]*constexpr\b", r"\1", source) if constants else source
         others = [one for one in self.names if one not in {*arrays, *fixed, *self.heuristics, *places}]
         numbers = {one: facts.values.get(one, one) for one in others}
         passed = {name: value for name, value in self.constants.items() if isinstance(value, int | float)}
         values = {**dict.fromkeys(self.names, 1), **passed, **fixed, **chosen, **covering}
-        sets, guessed = sets_of(ordered, counts - tiled, tiles, quotients), facts.unknown == "the grid"
-        shapes = Shapes(sets, [] if written else free, places, guessed=guessed)
-        # Programs that share their work read all of it, in whatever grid.
-        axes = (str(GUESSED_GRID),) * self.reading.axes if guessed else grid
-        shapes.run(source, self.source.name, axes, arrays, numbers, values, self.reading.compares)
+        shapes = Shapes(sets_of(kinds, quotients), [] if written else free, places)
+        shapes.run(source, self.source.name, grid, arrays, numbers, values, self.reading.compares)
+        if shapes.why.startswith(REMOVED):
+            where, why = f"{self.source.module.path}: {self.source.name}", shapes.why.removeprefix(REMOVED)
+            remedy = "rewrite that part, or install the version that it is written for"
+            raise SourceError(f"{where} cannot be compiled by the Triton that is installed ({why}): {remedy}.")
         if shapes.why:
             facts.ask("source", f"no shape is known, as the kernel does not run on the host ({shapes.why})")
         return shapes
 
-    def _of_sizes(self, text: str) -> bool:
-        """Whether an expression depends on sizes, and on nothing else."""
-        names = parse_names(text)
-        return bool(names) and names <= {*self.facts.sizes}
-
     def _dtype(self, array: str) -> str | None:
         told = self.launch.dtype(array)
         return told if told and told in DTYPES else "int32" if array in self.reading.indices else None
-
-    @property
-    def _float(self) -> str:
-        """The type that arrays are drafted with."""
-        return "float16" if self.reading.products else "float32"
 
     def _strides_of(self, array: str) -> list[str]:
         """The strides by which the array's indices are multiplied."""
@@ -415,24 +381,25 @@ class _Reader:
     def _shape(self, shapes: Shapes, fixed: Mapping[str, Any]) -> None:
         """Roles and shapes of arrays, and the values of strides."""
         facts = self.facts
-        told = {one: at for one in self.strides if (at := self.launch.stride(one))}
         for array in self.arrays:
             facts.roles[array] = self.reading.role(array)  # type: ignore[assignment]
             if not shapes.reached(array):
                 why = "no run on the host reaches it" if shapes.ran else "the kernel does not run on the host"
                 facts.ask(array, f"the shape, as {why}")
                 continue
-            own = [one for one in self._strides_of(array) if one not in told or told[one][0] == array]
+            own = [one for one in self._strides_of(array) if self.told.get(one, (array, 0))[0] == array]
             shape, axes = shapes.of(array, own, self.reading.steps.get(array, ()), fixed)
-            for one, axis in axes.items():
-                inner = shape[axis + 1 :]
-                facts.values |= {one: product(inner) or "1"} if "?" not in inner else {}
-            if "?" not in shape:
-                facts.shapes[array] = tuple(shape)
-            else:
-                seen = f", of which [{', '.join(shape)}] is seen" if set(shape) != {"?"} else ""
-                facts.ask(array, f"the shape{seen}")
-        for one, (array, axis) in told.items():
+            if "?" in shape:
+                named = [f"{array}_{at}" if one == "?" else one for at, one in enumerate(shape)]
+                unseen = [one for one in named if one not in shape]
+                facts.ask(array, f"the shape, as no run on the host tells {', '.join(unseen)}")
+                if not self.is_draft:
+                    continue  # Examples tell.
+                facts.sizes += [one for one in unseen if one not in facts.sizes]
+                shape = named
+            facts.shapes[array] = tuple(shape)
+            facts.values |= {one: product(shape[axis + 1 :]) or "1" for one, axis in axes.items()}
+        for one, (array, axis) in self.told.items():
             known = facts.shapes.get(array, ())
             if array in self.absent:
                 facts.values[one] = "0"
@@ -442,17 +409,19 @@ class _Reader:
     def _arguments(self, fixed: Mapping[str, Any], chosen: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
         facts, taken = self.facts, {*self.names, *self.facts.sizes}
         types = next(one for one in ("T", "TYPE", "ARRAY_TYPE") if one not in taken)
+        whole_numbers = self.reading.whole | self.stepped
         for name in self.names:
             if name in fixed or name in chosen or name in self.heuristics:
                 continue
             if name in self.reading.pointers:
                 dtype = self._dtype(name) or types
-                facts.types |= {types: self._float} if dtype == types else {}
+                facts.types |= {types: self.float} if dtype == types else {}
                 facts.parameters.append(Argument(name, Kind("pointer", 8, f"{dtype}*"), dtype, "", None))
                 continue
             value = self.constants.get(name)
-            whole = name in facts.sizes or name in self.strides or isinstance(value, int) or name in self.reading.whole
-            text = str(sizes.get(name, value if isinstance(value, int | float) else ""))
+            whole = name in facts.sizes or name in self.strides or isinstance(value, int) or name in whole_numbers
+            known = sizes.get(name, self._first(name)) if name in facts.sizes else value
+            text = str(known) if isinstance(known, int | float) else ""
             if isinstance(value, int | float) and name not in facts.sizes:
                 facts.values[name] = text
             text = text or ("1e-05" if "eps" in name.lower() else "")
@@ -464,15 +433,37 @@ class _Reader:
         facts.ask("types", f"the types of {types}; an array of another type has its own in its line of `arguments`")
         for name, text in self.launch.sizes.items():
             facts.ask("sizes", f"{name} is {text} of the launch")
-            facts.values |= {name: str(sizes.get(name, self._first(name)))} if name not in self.names else {}
+        facts.values |= {one: str(sizes.get(one, self._first(one))) for one in facts.sizes if one not in self.names}
 
     def _doubts(self) -> None:
         if self.guessed:
             self.facts.ask("source", f"FIXED (of baseline.py and kernel.py) has guesses: {', '.join(self.guessed)}")
         for one in dict.fromkeys((*self.slice.doubts, *self.source.module.doubts)):
             self.facts.ask("source", one)
-        if self.absent:
-            self.facts.ask("source", f"whether these may stay None, as they seem unused: {', '.join(self.absent)}")
+        mentioned = {*names_in(ast.Module(self.source.node.body, []))}
+        if absent := [one for one in self.absent if one in mentioned]:
+            self.facts.ask("source", f"whether these may stay None, as they seem unused: {', '.join(absent)}")
+
+
+def draft_triton(path: Path, entry: str | None) -> Draft:
+    """The draft of a task for the kernel `entry` of a Python file, or the only one. Raises `SourceError`."""
+    kernel = TritonKernel(find_kernel(Module(path), entry))
+    template = kernel.template
+    files = {"kernel.py": template.source, "template.toml": template_text(template)}
+    lines = ['templates = ["template.toml"]']
+    for one in kernel.opponents:
+        lines += [
+            "# The choice of triton.autotune among the list of the file, beside the winner; needs PyTorch.",
+            "[[backends.triton.opponents]]",
+            f'name = "{one.name}"',
+            f'label = "{one.label}"',
+            'source_file = "kernel.py"',
+            f'launch = {{ grid = {json.dumps(one.template.launch.grid)}, block = ["{BLOCK}"] }}',
+            "configs = [",
+            *(f"    {{ {', '.join(f'{name} = {json.dumps(v)}' for name, v in at.items())} }}," for at in one.configs),
+            "]",
+        ]
+    return written(kernel.read, f"{path}:{kernel.read.name}", lines, files)
 
 
 _UNKNOWN: Any = Symbol("it")
@@ -526,21 +517,17 @@ def read_function(kernel: Any, inputs: Any, grid: Any) -> tuple[TritonKernel, An
     if not text:
         raise SourceError(f"{WHERE}: the source of {function.__name__} is not there ({place}); define it in a file.")
     found = find_kernel(Module(Path(place), text), function.__name__, "source")
-    listed = [one for one in inputs if isinstance(one, Mapping)] if isinstance(inputs, list | tuple) else []
-    first = inputs if isinstance(inputs, Mapping) else listed[0] if listed else {}
+    examples = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
+    first: Given = next((one for one in examples if isinstance(one, Mapping)), {})
     constants = {name: value for name, value in first.items() if name in found.constexprs or value is None}
     listed_configs = getattr(kernel, "configs", None) or getattr(getattr(kernel, "fn", None), "configs", None)
     configs = list(map(values_of, listed_configs or ()))
-    names = found.parameters
-    read = read_triton(found, constants, configs, None if grid is None else _grid(grid, names))
-    taken = {one.name for one in read.read.parameters}
-
-    def without(example: Any) -> Any:
-        if not isinstance(example, Mapping):
-            return example
-        return {name: value for name, value in example.items() if name in taken or name not in constants}
-
-    return read, [without(one) for one in inputs] if isinstance(inputs, list) else without(inputs)
+    read = TritonKernel(found, constants, configs, None if grid is None else _grid(grid, found.parameters))
+    dropped = constants.keys() - {one.name for one in read.read.parameters}
+    for at, one in enumerate(examples):
+        if isinstance(one, Mapping):
+            examples[at] = {name: value for name, value in one.items() if name not in dropped}
+    return read, inputs if isinstance(inputs, tuple) else examples if isinstance(inputs, list) else examples[0]
 
 
 def _grid(grid: Any, names: Sequence[str]) -> tuple[str, ...]:

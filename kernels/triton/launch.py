@@ -8,32 +8,44 @@ from __future__ import annotations
 
 import ast
 import builtins
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tunesmith.kernels.triton.source import Kernel, Symbol, Unknown, defaults_of, names_in, symbolic, unknown
+from tunesmith.kernels.reader.parse import SourceError
+from tunesmith.kernels.triton.source import (
+    Kernel,
+    Module,
+    Symbol,
+    Unknown,
+    called_name,
+    defaults_of,
+    is_jit,
+    names_in,
+    symbolic,
+    unknown,
+)
 
-_SHAPED = re.compile(r"\.shape(\[-?\d+\])+$|\.size\(-?\d+\)$|\.numel\(\)$|^len\(\w+\)$")
+_SHAPED = re.compile(r"\.shape(\[-?\d+\])+$|\.numel\(\)$|^len\(\w+\)$")
 _STRIDE = re.compile(r"(.+)\.stride\((-?\d+)\)")
-_MADE, _LIKE = re.compile(r"(?:new_)?(?:empty|zeros|ones|full)"), re.compile(r"\w+_like")
-"""Functions that make an array of a shape, and of another's shape."""
+_MADE = re.compile(r"(?:new_)?(?:empty|zeros|ones|full)|\w+_like")
+"""Functions that make an array."""
 _BUILT_IN = {name: symbolic(name, getattr(builtins, name)) for name in ("min", "max", "len")}
 _EQUAL: dict[type, ast.cmpop] = {ast.Is: ast.Eq(), ast.IsNot: ast.NotEq()}
 
 
 class Launch:
     """The first call of a kernel in its file, if there is one. nodes: expressions by argument or option; given: their
-    values, as far as the host tells them without sizes; open: whether the call passes more by `**`; names: of sizes, by
-    the host's expressions for them; sizes: of these the sizes that are not arguments
-    of the kernel, with these expressions."""
+    values, as far as the host tells them without sizes; names: of sizes, by the host's expressions for them; sizes: of
+    these the sizes that are not arguments of the kernel, with these expressions."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self.names, self.sizes, self._variables = dict[str, str](), dict[str, str](), dict[str, str]()
-        self._module, (call, self._grid, host) = kernel.module, _call_of(kernel)
+        self.names, self.sizes = dict[str, str](), dict[str, str]()
+        self._variables, self._dtypes = dict[str, str](), dict[str, str]()
+        self._module, call, self._grid, host = _call_of(kernel)
         self.nodes = dict(zip(kernel.parameters, _unpacked(call.args), strict=False))
         self.nodes |= {word.arg: word.value for word in call.keywords if word.arg and word.arg != "grid"}
-        self.open = any(word.arg is None for word in call.keywords)
         self._body, self._passed = host.body, dict[str, ast.expr | None]()
         if isinstance(host, ast.FunctionDef):
             for one in ast.walk(host):
@@ -45,9 +57,7 @@ class Launch:
         self.given = self._values(self._scope({}))
         # Where a caller may pass nothing in place of an array, it has strides if something is passed.
         scope = self._scope({name: Symbol(name) for name in self._passed})
-        strides = {name: node.body if isinstance(node, ast.IfExp) else node for name, node in self.nodes.items()}
-        self._strides = {name: self._value(node, scope, None) for name, node in strides.items()}
-        self._dtypes = _dtypes(host.body)
+        self._strides = {name: self._value(node, scope, None) for name, node in self.nodes.items()}
 
     def _scope(self, known: Mapping[str, Any]) -> dict[str, Any]:
         """The host's variables; of several possible assignments the last counts. known: values by expression."""
@@ -67,12 +77,13 @@ class Launch:
                     ast.Assign(targets=[ast.Name(id=name)], value=value)
                     | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
                 ):
-                    bound = [(name, value)] if name not in names_in(value) else []
+                    is_array = name in names_in(value) and isinstance(scope.get(name), Symbol)
+                    bound = [] if is_array else [(name, value)]
                 case ast.Assign(targets=[ast.Tuple(elts=targets)], value=value):
-                    parts = zip(targets, _parts(value, len(targets)), strict=True)
+                    parts = zip(targets, _parts(value, targets), strict=True)
                     bound = [(target.id, part) for target, part in parts if isinstance(target, ast.Name)]
-                case ast.FunctionDef(name=name, args=args, body=[*_, ast.Return(value=ast.expr() as value)]):
-                    bound = [(name, ast.Lambda(args, value))]
+                case ast.FunctionDef():
+                    self._value(one, scope, None)
                 case ast.If(test=test, body=inside, orelse=other):
                     try:
                         ways = [inside if self._module.evaluate(test, scope) else other]
@@ -84,15 +95,22 @@ class Launch:
                     self._follow(inside, scope, known)
             for name, value in bound:
                 found = self._value(value, scope, Symbol(name, known))
+                if isinstance(value, ast.Call) and _MADE.fullmatch(called_name(value)):
+                    # Arrays that are made alike are several.
+                    found = Symbol(name, known)
+                    for word in (one for one in value.keywords if one.arg == "dtype"):
+                        self._dtypes[name] = str(self._value(word.value, scope, ""))
                 scope[name] = known.get(name, found)
                 if isinstance(found, Symbol) and found.name != name:
                     self._variables[found.name] = name
 
-    def _value(self, node: ast.expr, scope: dict[str, Any], otherwise: Any) -> Any:
+    def _value(self, node: ast.expr | ast.FunctionDef, scope: dict[str, Any], otherwise: Any) -> Any:
         try:
             return self._module.evaluate(node, scope)
         except Unknown:
-            return otherwise
+            # Of two ways the first one counts that is a size, as of statements.
+            first = self._value(node.body, scope, None) if isinstance(node, ast.IfExp) else None
+            return first if isinstance(first, Symbol) else otherwise
 
     def _values(self, scope: dict[str, Any]) -> dict[str, Any]:
         return {name: self._value(node, scope, Symbol("")) for name, node in self.nodes.items()}
@@ -115,10 +133,6 @@ class Launch:
         value = self.given.get(argument)
         return isinstance(value, Symbol) and _SHAPED.search(value.name) is not None
 
-    def composed(self, argument: str) -> bool:
-        """Whether the call passes a computed number, such as the quotient of two dimensions."""
-        return re.search(r"[*/%+]", str(self.given.get(argument))) is not None
-
     def expression(self, argument: str) -> str | None:
         """The value that the call passes, in terms of sizes, also of new sizes; None where it is not known."""
         try:
@@ -134,24 +148,20 @@ class Launch:
 
     def dtype(self, argument: str) -> str | None:
         """The type, as PyTorch names it, with which the host makes the array that the call passes, where it says so."""
-        found = str(self._strides.get(argument))
-        return self._dtypes.get(self._variables.get(found, found))
+        found = self._dtypes.get(str(self._strides.get(argument)), "")
+        return found.removeprefix("tl.").replace("e4m3fn", "e4m3") or None
 
-    def dimensions(self) -> tuple[tuple[str, ...], str]:
-        """The grid, and why it is not known, else nothing."""
+    def dimensions(self) -> tuple[str, ...]:
+        """The grid. Raises `Unknown`."""
         if self._grid is None:
-            return (), "no launch in the file tells it"
+            raise Unknown("no launch in the file tells it")
         # A block's size has a name in the grid, whatever the host makes of it.
         scope = self._scope({name: Symbol(name) for name in self.names if name.isidentifier()})
-        try:
-            found = self._module.evaluate(self._grid, scope)
-            if callable(found) and not isinstance(found, Symbol):
-                call = ast.Call(self._grid, [ast.Name("META", ast.Load())], [])
-                found = self._module.evaluate(call, {**scope, "META": Symbol("META")})
-            axes = self._in_sizes(axes_of(found))
-        except Unknown as error:
-            return (), str(error)
-        return tuple(map(ast.unparse, axes)), ""
+        found = self._module.evaluate(self._grid, scope)
+        if callable(found) and not isinstance(found, Symbol):
+            call = ast.Call(self._grid, [ast.Name("META", ast.Load())], [])
+            found = self._module.evaluate(call, {**scope, "META": Symbol("META")})
+        return tuple(map(ast.unparse, self._in_sizes(axes_of(found))))
 
     def _in_sizes(self, values: Sequence[Any]) -> list[Any]:
         """Expressions of the host in terms of sizes. Raises `Unknown`."""
@@ -195,19 +205,6 @@ def _unpacked(arguments: Sequence[ast.expr]) -> list[ast.expr]:
     return found
 
 
-def _dtypes(body: Sequence[ast.stmt]) -> dict[str, str]:
-    """The types with which variables are made, as in `torch.empty(n, dtype=torch.float32)`."""
-    found = dict[str, str]()
-    for one in ast.walk(ast.Module(list(body), [])):
-        match one:
-            case ast.Assign([ast.Name(name)], ast.Call(ast.Attribute(_, made), _, words)) if _MADE.fullmatch(
-                made
-            ) or _LIKE.fullmatch(made):
-                said = next((ast.unparse(word.value) for word in words if word.arg == "dtype"), "")
-                found |= {name: said.removeprefix("torch.")} if said.startswith("torch.") else {}
-    return found
-
-
 def axes_of(grid: Any) -> list[str]:
     """The extents of a grid as expressions; trailing extents of 1 are left out. Raises `Unknown`."""
     axes = list(grid) if isinstance(grid, tuple | list) else [grid]
@@ -219,36 +216,39 @@ def axes_of(grid: Any) -> list[str]:
     return texts
 
 
-def _call_of(kernel: Kernel) -> tuple[ast.Call, ast.expr | None, ast.FunctionDef | ast.Module]:
-    """The first call of the kernel, its grid, and the function around it; an empty one where there is none."""
-    tree = kernel.module.tree
-    functions = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef)]
-    hosts: list[ast.FunctionDef | ast.Module] = [*reversed(functions), tree]
-    for host in hosts:
-        # `launched = one_kernel if flag else another` is the kernel too.
-        names = {kernel.name}
-        for node in ast.walk(host):
-            match node:
-                case ast.Assign([ast.Name(name)], ast.Name() | ast.IfExp() as value) if kernel.name in names_in(value):
-                    names.add(name)
-        for node in ast.walk(host):
-            match node:
-                case ast.Call(func=ast.Subscript(value=ast.Name(id=called), slice=grid)) if called in names:
-                    return node, grid, host
-                case ast.Call(func=ast.Attribute(value=ast.Name(id=called), attr="warmup")) if called in names:
-                    # Its own grid tells nothing.
-                    return node, None, host
-    return ast.Call(ast.Name(kernel.name), [], []), None, ast.Module([], [])
+def _call_of(kernel: Kernel) -> tuple[Module, ast.Call, ast.expr | None, ast.FunctionDef | ast.Module]:
+    """The first call of the kernel in its file, else in another that imports it; its grid, and the function around it;
+    an empty one where there is none. Raises `SourceError` where kernels call it and nothing launches it."""
+    callers = dict[str, None]()
+    for module in itertools.chain([kernel.module], kernel.module.users(kernel.name)):
+        functions = [one for one in ast.walk(module.tree) if isinstance(one, ast.FunctionDef)]
+        hosts: list[ast.FunctionDef | ast.Module] = [*reversed(functions), module.tree]
+        for host in hosts:
+            # `launched = one_kernel if flag else another` is the kernel too.
+            names = {kernel.name}
+            for node in ast.walk(host):
+                match node:
+                    case ast.Assign([ast.Name(name)], ast.Name() | ast.IfExp() as value):
+                        names |= {name} if kernel.name in names_in(value) else set()
+            for node in ast.walk(host):
+                match node:
+                    case ast.Call(func=ast.Subscript(value=ast.Name(id=called), slice=grid)) if called in names:
+                        return module, node, grid, host
+                    case ast.Call(func=ast.Attribute(value=ast.Name(id=called), attr="warmup")) if called in names:
+                        # Its own grid tells nothing.
+                        return module, node, None, host
+                    case ast.Call(func=ast.Name(id=called)) if called in names and isinstance(host, ast.FunctionDef):
+                        callers |= {host.name: None} if any(map(is_jit, host.decorator_list)) else {}
+    if callers:
+        why = f"a part of {', '.join(callers)}, and nothing launches it"
+        raise SourceError(f"{kernel.module.path}: {kernel.name} is {why}: draft the kernel that has it.")
+    return kernel.module, ast.Call(ast.Name(kernel.name), [], []), None, ast.Module([], [])
 
 
-def _parts(value: ast.expr, count: int) -> list[ast.expr]:
-    """The part of a value that each of `count` variables gets; of `*x.shape` among others the rest."""
-    listed = value.elts if isinstance(value, ast.Tuple) else [ast.Starred(value)]
-    found = list[ast.expr]()
-    for one in listed:
-        if isinstance(one, ast.Starred):
-            more = range(count - len(listed) + 1)
-            found += [ast.Subscript(one.value, ast.Constant(at), ast.Load()) for at in more]
-        else:
-            found.append(one)
-    return found[:count] + [ast.Constant(None)] * (count - len(found))
+def _parts(value: ast.expr, targets: Sequence[ast.expr]) -> list[ast.expr]:
+    """The part of a value that each variable of a tuple gets; behind one that takes the rest, counted from the end."""
+    if isinstance(value, ast.Tuple) and len(value.elts) == len(targets):
+        return value.elts
+    rest = next((at for at, one in enumerate(targets) if isinstance(one, ast.Starred)), len(targets))
+    places = [at if at < rest else at - len(targets) for at in range(len(targets))]
+    return [ast.Subscript(value, ast.Constant(at), ast.Load()) for at in places]

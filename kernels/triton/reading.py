@@ -22,6 +22,8 @@ _FIRST = ("base", "pointer", "axis")
 _NUMBERS = (ast.Mult, ast.FloorDiv, ast.Mod, ast.Div)
 _WHOLE, _EQUAL = (ast.FloorDiv, ast.Mod), (ast.Is, ast.IsNot, ast.Eq, ast.NotEq)
 MAX_DEPTH = 8
+Functions = Mapping[str, ast.FunctionDef]
+Known = Callable[[ast.expr], bool | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,31 +55,25 @@ class Value:
 @dataclass(slots=True)
 class Loop:
     """A loop with products. operands: arrays and shapes of tiles that each turn loads for them; rows: of the products;
-    own: it says its stages itself, or its products do not use tensor cores; turns: the constants `a, b` of a loop over
-    `cdiv(a, b)`, which is left out where the quotient is one."""
+    own: it says its stages itself, or its products do not use tensor cores."""
 
     operands: dict[tuple[str, tuple[str, ...]], None] = field(default_factory=dict)
     rows: dict[str, None] = field(default_factory=dict)
     own: bool = False
-    turns: tuple[str, ...] = ()
 
 
 class Reading:
     """A kernel as it is read. parameters: its arguments in order; known: whether a condition holds, if it is known.
     covers: by constexpr, the argument up to which a block of its size reads at once; bounds: arguments below which
-    indices keep; steps: by array, as of a value; axes: of the grid, at least;
-    compares: whether it compares elements of two arrays; indices: arrays of whole numbers."""
+    indices keep, or tiles; spans, turns: by which tiles, and turns of loops, are computed; steps: by array,
+    as of a value; axes: of the grid, at least; compares: whether it compares elements of two arrays; indices: arrays
+    of whole numbers; descriptors: arguments that are no pointers, but descriptors of tensors."""
 
-    def __init__(
-        self,
-        kernel: ast.FunctionDef,
-        functions: Mapping[str, ast.FunctionDef],
-        parameters: Sequence[str],
-        known: Callable[[ast.expr], bool | None],
-    ) -> None:
+    def __init__(self, kernel: ast.FunctionDef, functions: Functions, parameters: Sequence[str], known: Known) -> None:
         self.reads, self.writes, self.atomics = set[str](), set[str](), set[str]()
-        self.used, self.covers = set[str](), dict[str, str]()
-        self.bounds, self.steps = set[str](), dict[str, set[frozenset[str]]]()
+        self.used, self.covers, self.descriptors = set[str](), dict[str, str](), dict[str, None]()
+        self.bounds, self.spans, self.turns = set[str](), set[str](), set[str]()
+        self.steps = dict[str, set[frozenset[str]]]()
         self.indices, self.tiles, self.products = set[str](), dict[str, None](), dict[tuple[str, str, str], None]()
         self.loops, self.sums = list[Loop](), dict[tuple[str, str], None]()
         self._functions, self._known = functions, known
@@ -86,7 +82,6 @@ class Reading:
         self.counted = _numbers(kernel.body, _WHOLE, _EQUAL) & self.numbers
         self._constants, self._parameters = {*constexprs_of(kernel)}, set(parameters)
         self._inside, self.axes, self.compares = list[Loop](), 1, False
-        self.asserts = dict[str, None]()
         self._depth = 0
         self._run(kernel, {one: self._argument(one) for one in parameters})
 
@@ -132,10 +127,7 @@ class Reading:
                     self._value(one.iter, env)
                     self._bind(one.target, Value(), env)
                     own = "num_stages" in ast.unparse(one.iter)
-                    last = one.iter.args[-1] if isinstance(one.iter, ast.Call) and one.iter.args else one.iter
-                    turns = tuple(map(ast.unparse, last.args)) if isinstance(last, ast.Call) else ()
-                    known = called_name(last) == "cdiv" and self._depth == 0 and set(turns) <= self._constants
-                    self._loop(Loop(own=own, turns=turns if known else ()), one.body, env, returned)
+                    self._loop(Loop(own=own), one.body, env, returned)
                 case ast.While():
                     self._value(one.test, env)
                     self._loop(Loop(), one.body, env, returned)
@@ -149,6 +141,9 @@ class Reading:
     def _loop(self, loop: Loop, body: Sequence[ast.stmt], env: dict[str, Value], returned: list[Value]) -> None:
         self._inside.append(loop)
         # A turn's values are read in the next turn.
+        for one in (node for part in body for node in ast.walk(part) if isinstance(node, ast.AugAssign)):
+            if isinstance(one.target, ast.Name) and one.target.id in env:
+                env[one.target.id] = replace(env[one.target.id], counting=False)
         self._body(body, env, returned)
         self._body(body, env, returned)
         self._inside.pop()
@@ -186,6 +181,8 @@ class Reading:
                     below |= _below(*(values if isinstance(node.ops[0], ast.Lt) else values[::-1])[:2])
                 return Value(tile=_broadcast(*(one.tile for one in values)), below=below)
             case ast.IfExp(body=body, orelse=orelse):
+                if self._depth == 0 and (holds := self._known(node.test)) is not None:
+                    return self._value(body if holds else orelse, env)
                 a, b = self._value(body, env), self._value(orelse, env)
                 return a if a.roots or a.tile else b
             case ast.Subscript(value=inner, slice=index):
@@ -226,8 +223,14 @@ class Reading:
         first = (
             itself if bound else given[0] if given else next((named[one] for one in _FIRST if one in named), Value())
         )
+        if bound and itself.text in self._parameters and (name in ("load", "store") or name.startswith("atomic")):
+            self.descriptors[itself.text] = None
         if name in self._functions and not bound and self._depth < MAX_DEPTH:
-            return self._inlined(self._functions[name], given, named)
+            self._depth += 1
+            names = [one.arg for one in parameters_of(self._functions[name])]
+            found = self._run(self._functions[name], {**dict(zip(names, given, strict=False)), **named})
+            self._depth -= 1
+            return found
         if name == "program_id" and first.text.isdigit():
             self.axes = max(self.axes, int(first.text) + 1)
         if name in ("load", "gather") and first.roots:
@@ -237,10 +240,12 @@ class Reading:
             return Value(loaded=roots, bits=roots, tile=first.tile, staged=inside)
         if (name == "store" or name.startswith("atomic")) and first.roots:
             kind = self.writes if name == "store" else self.atomics
+            self.indices |= {*first.roots} if name == "atomic_cas" else set()
             self._access(kind, first, named.get("mask", given[2] if len(given) > 2 else Value()))
             return Value()
         if name == "arange" and len(given) == 2:
             self.tiles |= dict.fromkeys(one for one in (given[1].text,) if one in self._parameters)
+            self.spans |= given[1].names
             from_zero = given[0].text == "0" and given[1].text != ""
             return Value(tile=(given[1].text,) if from_zero else None, counting=from_zero)
         if name in ("zeros", "full") and (given or named):
@@ -253,8 +258,6 @@ class Reading:
             self.tiles |= dict.fromkeys(one for one in _texts(block) or () if one in self._parameters)
             steps = frozenset(one.names for one in strides.items if one.names)
             return Value(first.roots, tile=_texts(block), steps=first.steps | steps, below=first.below)
-        if name == "static_assert" and self._depth == 0:
-            self.asserts[ast.unparse(node.args[0])] = None
         if name in ("dot", "dot_scaled") and len(given) > 1:
             found = self._product(given[0], given[1], ieee="ieee" in ast.unparse(node) or "allow_tf32" in named)
             sums = found.tile or (given[2] if len(given) > 2 else named.get("acc", Value())).tile or ()
@@ -263,7 +266,10 @@ class Reading:
             return replace(found, tile=sums or None)
         if name in ("trans", "permute") and first.tile and len(first.tile) == 2:
             return replace(first, tile=first.tile[::-1])
+        if name == "cdiv" and given:
+            self.bounds |= given[0].names
         if name in ("range", "static_range"):
+            self.turns |= {one for value in given for one in value.names}
             self.indices |= {one for value in given for one in value.loaded}
         if name == "to" and any(re.search(r"\bu?int\d", ast.unparse(one)) for one in node.args):
             # As an index is converted, not a result that is rounded.
@@ -275,13 +281,6 @@ class Reading:
         tiles = [one.tile for one in (*given, *([itself] if bound else ()))]
         elementwise = name not in ("sum", "max", "min", "argmax", "argmin", "reduce", "reshape", "view", "cumsum")
         return Value(loaded=first.loaded, tile=_broadcast(*tiles) if elementwise else None)
-
-    def _inlined(self, function: ast.FunctionDef, given: Sequence[Value], named: Mapping[str, Value]) -> Value:
-        names = [one.arg for one in parameters_of(function)]
-        self._depth += 1
-        found = self._run(function, {**dict(zip(names, given, strict=False)), **named})
-        self._depth -= 1
-        return found
 
     def _access(self, kind: set[str], pointer: Value, mask: Value) -> None:
         kind |= set(pointer.roots)

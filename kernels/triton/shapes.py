@@ -13,7 +13,7 @@ it depends on numbers that are read, or on a block that is tuned; and a block th
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import inspect
 import json
 import os
@@ -22,6 +22,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -32,11 +33,9 @@ from typing import Any
 
 import numpy as np
 
-from tunesmith.hw.errors import how_to_install
 from tunesmith.kernels.build.guard import refuse_text
 from tunesmith.kernels.build.python_source import FIXED
 from tunesmith.kernels.reader.facts import product
-from tunesmith.kernels.reader.parse import SourceError
 from tunesmith.kernels.reader.shapes import fit
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import ExpressionError, parse
@@ -46,43 +45,28 @@ PLAIN_BITS, STRIDE_BITS, STRIDES, ARRAY_BITS = 24, 8, 4, 59
 bytes, whose elements have eight at most."""
 _PLACES = tuple(PLAIN_BITS + STRIDE_BITS * at for at in reversed(range(STRIDES)))
 SECONDS = 45.0
-LONG = f"it takes longer than {SECONDS:g} s"
-"""The time of all runs, and what is said where they take longer."""
+LONG, REMOVED = f"it takes longer than {SECONDS:g} s", "not in Triton: "
+"""The time of all runs, what is said where they take longer, and before what the installed Triton does not have."""
 
 SETS = 3
-_ROWS, _FEW, _POWERS = (16, 48, 80, 112, 144, 176, 208), (2, 3, 4, 5, 6, 7, 8, 9), (64, 128, 32)
-"""Values of sizes: multiples of LEAST_BLOCK but not of the next power of two, small ones, and powers of two."""
-GUESSED_GRID, LEAST_BLOCK, COVERING, LOADED, SIGNS = 7, 16, 256, (1, 100), ((1, -1), (-1, 1))
-"""The programs of a launch whose grid is not known; the size of a block, and of one that has to cover a row; the values
-of loads, two to see what depends on them, and signs that arrays of floats have in turn, so that either is larger."""
+ROWS, FEW, POWERS, GRIDS = (16, 48, 80, 112, 144, 176, 208), (2, 3, 4, 5, 6, 7, 8, 9), (64, 128, 32), (7, 9, 11)
+"""Values of sizes: multiples of LEAST_BLOCK but not of the next power of two, small ones, powers of two, and programs
+of a launch whose grid is not known, enough of which read all that they share."""
+LEAST_BLOCK, COVERING, LOADED, SIGNS = 16, 256, (1, 100), ((1, -1), (-1, 1))
+"""The size of a block, and of one that has to cover a row; the values of loads, two to see what depends on them, and
+signs that arrays of floats have in turn, so that either is larger."""
+Texts = Mapping[str, str]
+Given = Mapping[str, Any]
 Extents = dict[str, list[int]]
 """By array, one more than the largest offset without strides, and than the largest index of each of STRIDES strides."""
 
 
-def require_triton() -> None:
-    """Raises `SourceError` where Triton is not installed."""
-    try:
-        importlib.import_module("triton")
-    except ImportError as error:
-        raise SourceError(f"Triton kernels cannot be drafted here ({error}): {how_to_install('triton')}.") from error
-
-
-def stride(place: int) -> int:
-    """The value to pass for a stride, one of STRIDES: of the first ones beyond 32 bits, in which products overflow."""
-    return 1 << _PLACES[place]
-
-
-def sets_of(
-    sizes: Sequence[str], few: Collection[str], powers: Collection[str], quotients: Collection[tuple[str, str]]
-) -> list[dict[str, int]]:
-    """Sets of values of sizes, as small as they can be to differ within a set and from set to set. few: sizes that
-    count programs; powers: of two; quotients: sizes, and expressions of other ones that divide them."""
+def sets_of(kinds: Mapping[str, Sequence[int]], quotients: Collection[tuple[str, str]]) -> list[dict[str, int]]:
+    """Sets of values of sizes, as small as they can be to differ within a set and from set to set. kinds: by size, the
+    values that it may have; quotients: sizes, and expressions of other ones that divide them."""
     found: list[dict[str, int]] = [{} for _ in range(SETS)]
-    for known, names in (
-        (_POWERS, [one for one in sizes if one in powers]),
-        (_FEW, [one for one in sizes if one in few and one not in powers]),
-        (_ROWS, [one for one in sizes if one not in few and one not in powers]),
-    ):
+    for known in dict.fromkeys(kinds.values()):
+        names = [one for one, values in kinds.items() if values is known]
         count = min(max(len(names) + 1, SETS), len(known))
         for at, one in enumerate(found):
             one |= {name: known[(place + at) % count] for place, name in enumerate(names)}
@@ -96,14 +80,14 @@ def trace(source: str, entry: str, runs: Sequence[Mapping[str, Any]]) -> list[Ex
     """The extents that each run reaches, or why it ends without any.
 
     source: with `FIXED`; runs: `grid`; `numbers`, values by argument; `arrays`, types by argument; `loaded`, the value
-    of all that is loaded; `signs`, those of floats, array by array in turn."""
+    of all that is loaded; `signs`, those of floats, array by array in turn; `rising`, whether whole numbers rise along
+    their array."""
     count, found = min(len(runs), os.cpu_count() or 1), list[Extents | str]([""] * len(runs))
     with tempfile.TemporaryDirectory(prefix="tunesmith-triton-") as folder, ThreadPoolExecutor(count) as pool:
         path = Path(folder, "kernel.py")
         path.write_text(source, encoding="utf-8")
-        parts = [pool.submit(_in_process, path, entry, runs[part::count]) for part in range(count)]
-        for part, one in enumerate(parts):
-            found[part::count] = one.result()
+        for part, one in enumerate(pool.map(lambda part: _in_process(path, entry, runs[part::count]), range(count))):
+            found[part::count] = one
     return found
 
 
@@ -124,55 +108,52 @@ def _in_process(path: Path, entry: str, runs: Sequence[Mapping[str, Any]]) -> li
 
 class Shapes:
     """The runs of a kernel. sets: of sizes in the order of dimensions; blocks: its parameters that are sizes of blocks;
-    places: by stride, its place in an address; guessed: whether the grid is a guess. why: why the kernel cannot be run,
-    else empty; whole: sizes that a block has to divide, with the block; shrinking: by block, arrays that get shorter if
-    it is doubled."""
+    places: by stride, its place in an address. why: why the kernel cannot be run, else empty; whole: sizes that a
+    block has to divide, with the block; shrinking: by block, arrays that get shorter if it is doubled."""
 
-    def __init__(
-        self, sets: Sequence[Mapping[str, int]], blocks: Sequence[str], places: Mapping[str, int], *, guessed: bool
-    ) -> None:
-        self.sets, self.blocks, self.places, self.guessed, self.why = sets, blocks, places, guessed, ""
+    def __init__(self, sets: Sequence[Mapping[str, int]], blocks: Sequence[str], places: Mapping[str, int]) -> None:
+        self.sets, self.blocks, self.places, self.why = sets, blocks, places, ""
         self.whole, self.shrinking = dict[tuple[str, str], None](), dict[str, set[str]]()
         self._runs, self._signed, self._unsized = list[Extents](), list[Extents](), set[str]()
 
     def run(
-        self,
-        source: str,
-        entry: str,
-        grid: Sequence[str],
-        arrays: Mapping[str, str],
-        numbers: Mapping[str, str],
-        values: Mapping[str, Any],
-        compares: bool,
+        self, source: str, entry: str, grid: Sequence[str], arrays: Texts, numbers: Texts, values: Given, compares: bool
     ) -> None:
         """Runs the kernel on each set of sizes, and again on the second one, in which sizes have several blocks: with
         other numbers in its arrays, with each block doubled, and where it compares elements of two arrays with signs.
 
         arrays: types by argument; numbers: expressions by argument; values: of names in expressions that are no
         sizes."""
-        further = [(self.sets[1], {}), *((self.sets[1], {one: 2 * LEAST_BLOCK}) for one in self.blocks)]
-        asked = list[dict[str, Any]]()
-        for number, (sizes, larger) in enumerate([*((one, {}) for one in self.sets), *further]):
-            known = {**values, **sizes, **dict.fromkeys(self.blocks, LEAST_BLOCK), **larger}
+        blocks, asked = dict.fromkeys(self.blocks, LEAST_BLOCK), list[dict[str, Any]]()
+        doubled = [{**self.sets[1], **blocks, one: 2 * LEAST_BLOCK} for one in self.blocks]
+        for number, sizes in enumerate([*self.sets, self.sets[1], *doubled]):
+            known = {**values, **blocks, **sizes}
             try:
                 passed = {one: known[v] if v in known else parse(v).integer(known) for one, v in numbers.items()}
                 axes = [parse(one).integer(known) for one in grid]
             except ExpressionError as error:
                 self.why = str(error)
                 return
-            passed |= {one: stride(place) for one, place in self.places.items()}
+            # The first strides are beyond 32 bits, in which products overflow.
+            passed |= {one: 1 << _PLACES[place] for one, place in self.places.items()}
             loaded = LOADED[number == SETS]
-            asked.append({"grid": axes, "numbers": passed, "arrays": arrays, "loaded": loaded, "signs": (1, 1)})
+            run: dict[str, Any] = {"grid": axes, "numbers": passed, "arrays": arrays, "loaded": loaded, "signs": (1, 1)}
+            asked.append({**run, "rising": False})
         if (refused := refuse_text(source, "triton")) is not None:
             self.why = refused.detail
             return
         found = trace(source, entry, asked)
         self.why = next((one for one in found if isinstance(one, str)), "")
         self._runs = [] if self.why else [one for one in found if not isinstance(one, str)]
+        if self.ran and not all(map(self.reached, arrays)):
+            # As row pointers rise, from one of which to the next a loop may count.
+            risen = trace(source, entry, [{**one, "rising": True} for one in asked])
+            if all(isinstance(one, dict) for one in risen):
+                self._runs = [one for one in risen if isinstance(one, dict)]
         signed = [{**asked[1], "signs": signs} for signs in SIGNS if compares and self.ran]
         self._signed = [one for one in (trace(source, entry, signed) if signed else ()) if not isinstance(one, str)]
-        for name, run in zip(self.blocks, self._runs[SETS + 1 :], strict=False):
-            for array, extents in run.items():
+        for name, reached in zip(self.blocks, self._runs[SETS + 1 :], strict=False):
+            for array, extents in reached.items():
                 pairs = list(zip(self._runs[1][array], extents, strict=True))
                 if any(after < before for before, after in pairs):
                     self.shrinking.setdefault(name, set()).add(array)
@@ -197,17 +178,13 @@ class Shapes:
         strides: of the array, by which its indices are multiplied; steps: the names in all that they are multiplied by;
         fixed: values of blocks that are not tuned."""
         plain, *by_place = zip(*(one[array] for one in self._runs[:SETS]), strict=True)
-        plainly, *others = self._runs[SETS][array]
-        base = self._runs[1][array]
-        chosen = {at for run in self._signed for at, one in enumerate(run[array]) if one != base[at]}
+        plainly, *others = zip(*(one[array] for one in (self._runs[SETS], *self._signed)), strict=True)
         own = {one: self.places[one] for one in strides}
         used = [at for at, one in enumerate(by_place) if any(each > 1 for each in one) or at in own.values()]
         within = frozenset(steps)
-        shape = [
-            "?" if 1 + at in chosen else product(self._dimensions(by_place[at], others[at], within)) for at in used
-        ]
+        shape = [product(self._dimensions(by_place[at], others[at], within)) for at in used]
         if not used or any(one > 1 for one in plain):
-            dims = ("?",) if 0 in chosen else self._dimensions(plain, plainly, within)
+            dims = self._dimensions(plain, plainly, within)
             # Where nothing tells which of two sizes is the inner one, they make one dimension.
             parts = groupby(dims, lambda one: sum(bool(step & {*re.findall(r"\w+", one)}) for step in within))
             shape += [product(list(group)) for _, group in parts]
@@ -218,14 +195,16 @@ class Shapes:
         """An extent, or "?" where a number in it is one of these runs."""
         for block in (name for name, arrays in self.shrinking.items() if array in arrays):
             extent = re.sub(rf"\b{LEAST_BLOCK}\b", str(fixed.get(block, "?")), extent)
-        chance = [*([LEAST_BLOCK] if array in self._unsized else []), *([GUESSED_GRID] if self.guessed else [])]
-        by_chance = any(int(one) % of == 0 for one in re.findall(r"\b\d+\b", extent) for of in chance)
-        return "?" if "?" in extent or by_chance or (extent.isdigit() and array in self._unsized) else extent
+        numbers = re.findall(r"\b\d+\b", extent) if array in self._unsized else []
+        by_chance = extent in numbers or any(int(one) % LEAST_BLOCK == 0 for one in numbers)
+        return "?" if "?" in extent or by_chance else extent
 
-    def _dimensions(self, reach: Sequence[int], other: int, steps: frozenset[frozenset[str]]) -> tuple[str, ...]:
+    def _dimensions(
+        self, reach: Sequence[int], others: Iterable[int], steps: frozenset[frozenset[str]]
+    ) -> tuple[str, ...]:
         # An index that is read from an array tells no size, and does not exceed the one that it belongs to.
         first, second = (one + 1 for one in LOADED)
-        known = reach[1] == other or (reach[1] > first and other == second)
+        known = all(one == reach[1] or (reach[1] > first and one == second) for one in others)
         return (fit(reach, self.sets, steps) if known else None) or ("?",)
 
 
@@ -236,7 +215,7 @@ class _Array:
     """The part of a tensor's interface that the interpreter uses: its address, and copies, which it ignores."""
 
     def __init__(self, number: int, dtype: str) -> None:
-        self.number, self.dtype = number, f"torch.{dtype}"
+        self.number, self.dtype = number, f"torch.{dtype}".replace("e4m3", "e4m3fn")
 
     def data_ptr(self) -> int:
         return self.number << ARRAY_BITS
@@ -250,8 +229,9 @@ class _Array:
 class _Memory:
     """Stands in for the interpreter's functions on memory; everything else of them stays."""
 
-    def __init__(self, functions: Any, bytes_of: Sequence[int], loaded: int, signs: Sequence[int]) -> None:
-        self._functions, self._bytes, self._loaded, self._signs = functions, bytes_of, loaded, np.array(signs)
+    def __init__(self, functions: Any, bytes_of: Sequence[int], run: Mapping[str, Any]) -> None:
+        self._functions, self._bytes, self._loaded = functions, bytes_of, run["loaded"]
+        self._signs, self._rising = np.array(run["signs"]), run["rising"]
         self.extents = [[0] * (1 + STRIDES) for _ in bytes_of]
 
     def __getattr__(self, name: str) -> Any:
@@ -276,6 +256,9 @@ class _Memory:
         self._reach(pointers, mask)
         number = np.asarray(pointers).astype(np.uint64) >> np.uint64(ARRAY_BITS)
         value = self._loaded * (self._signs[number % 2] if np.issubdtype(dtype, np.floating) else 1)
+        if self._rising and not np.issubdtype(dtype, np.floating):
+            offsets = pointers.astype(np.uint64) & np.uint64((1 << PLAIN_BITS) - 1)
+            value = np.minimum(value + offsets // np.uint64(dtype.itemsize), (1 << STRIDE_BITS) - 2)
         return np.where(np.asarray(mask).astype(bool), np.asarray(value).astype(dtype), other)
 
     def store(self, pointers: Any, value: Any, mask: Any) -> None:
@@ -296,7 +279,7 @@ def _run(kernel: Any, fixed: Mapping[str, Any], run: Mapping[str, Any]) -> Exten
     functions = interpreter._interpreter
     arrays = {name: _Array(place, dtype) for place, (name, dtype) in enumerate(run["arrays"].items())}
     bytes_of = [np.dtype(DTYPES[dtype].storage).itemsize for dtype in run["arrays"].values()]
-    interpreter._interpreter = memory = _Memory(functions, bytes_of, run["loaded"], run["signs"])
+    interpreter._interpreter = memory = _Memory(functions, bytes_of, run)
     try:
         with np.errstate(all="ignore"):
             kernel[tuple(run["grid"])](**{**fixed, **run["numbers"], **arrays})
@@ -304,15 +287,17 @@ def _run(kernel: Any, fixed: Mapping[str, Any], run: Mapping[str, Any]) -> Exten
         first: BaseException = error
         while first.__cause__ is not None:
             first = first.__cause__
-        return f"{type(first).__name__}: {first}"[:200]
+        return f"{REMOVED if _removed(first) else ''}{type(first).__name__}: {first}"[:200]
     finally:
         interpreter._interpreter = functions
     return dict(zip(arrays, memory.extents, strict=True))
 
 
-def _put_together(*given: Any) -> Any:
-    """Stands in for a function of libdevice, which the interpreter does not have; its value tells nothing of shapes."""
-    return sum(given[1:], given[0])
+def _removed(error: BaseException) -> bool:
+    """Whether Triton's language does not have what the kernel uses, so that it cannot be compiled either."""
+    if isinstance(error, NotImplementedError):
+        return "triton/language/" in traceback.extract_tb(error.__traceback__)[-1].filename
+    return isinstance(error, AttributeError) and getattr(error.obj, "__name__", "").startswith("triton.language")
 
 
 def _called(language: Any, name: str, *given: Any, **named: Any) -> Any:
@@ -322,14 +307,13 @@ def _called(language: Any, name: str, *given: Any, **named: Any) -> Any:
 def _main(path: Path, entry: str) -> None:
     # Whoever started this process may be gone.
     resource.setrlimit(resource.RLIMIT_CPU, (int(SECONDS), int(SECONDS)))
-    spec = importlib.util.spec_from_file_location("kernel", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
     for library in ("triton.language.extra.libdevice", "triton.language.extra.cuda.libdevice"):
         functions = importlib.import_module(library)
         for name, _ in inspect.getmembers(functions, inspect.isfunction):
-            setattr(functions, name, _put_together)
-    spec.loader.exec_module(module)
+            # The interpreter does not have these; their values tell nothing of shapes.
+            setattr(functions, name, lambda *given: sum(given[1:], given[0]))
+    sys.path.insert(0, str(path.parent))
+    module = importlib.import_module(path.stem)
     language = importlib.import_module("triton.language")
     for name, one in [*vars(module).items()]:
         # The interpreter replaces functions of the language where they are, not under other names.

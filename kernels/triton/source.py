@@ -2,13 +2,14 @@
 
 Nothing is imported. Values come from the definitions that they need, run with the built-in functions of plain Python, a
 stand-in for Triton that knows its configurations and the arithmetic of sizes, and a stand-in for PyTorch that says
-"CUDA, compute capability 9.0". Whatever else they need is unknown, and said.
+"CUDA, compute capability 9.0, an H100". Whatever else they need is unknown, and said.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import importlib
 import re
 import symtable
@@ -52,6 +53,8 @@ class Symbol:
         return self.made(f"{self.name}[{at!r}]")
 
     def __call__(self, *given: Any, **named: Any) -> Any:
+        if self.name.endswith(".size"):
+            return self.made(f"{self.name.removesuffix('size')}shape{''.join(f'[{one!r}]' for one in given)}")
         # Of the first type that tasks are drafted with.
         if self.name.endswith(".element_size"):
             return 4
@@ -128,6 +131,7 @@ _KNOWN: dict[str, Any] = {
     "triton.runtime.driver.active.get_current_target()": SimpleNamespace(backend="cuda", arch=90, warp_size=32),
     "torch.version": SimpleNamespace(hip=None, cuda="13.0"),
     "torch.cuda.is_available()": True,
+    **{f"torch.cuda.get_device_name({device})": "NVIDIA H100" for device in ("", 0)},
     **{f"torch.cuda.get_device_capability({device})": (9, 0) for device in ("", 0)},
     "os.environ": {},
     "os.getenv": lambda name, other=None: other,
@@ -189,13 +193,32 @@ class Module:
 
     def imported_module(self, name: str) -> Module | None:
         """The module of the project that `name` means, by an import."""
-        for statement in self.statements(name):
-            for one in statement.names if isinstance(statement, ast.Import | ast.ImportFrom) else ():
-                if name == (one.asname or one.name):
-                    package = f"{statement.module or ''}." if isinstance(statement, ast.ImportFrom) else ""
-                    level = statement.level if isinstance(statement, ast.ImportFrom) else 0
-                    return self.module(f"{package}{one.name}".lstrip("."), level)
+        for one in self.statements(name):
+            if isinstance(one, ast.Import | ast.ImportFrom):
+                asked = {at.asname or at.name: at.name for at in one.names}.get(name, "")
+                package = f"{getattr(one, 'module', None) or ''}."
+                return self.module(f"{package}{asked}".lstrip("."), getattr(one, "level", 0)) if asked else None
         return None
+
+    def origin(self, name: str) -> tuple[Path, str] | None:
+        """The file that defines what a name means, and the name that it has there, if it is of the project."""
+        for one in self.statements(name)[-1:]:
+            if isinstance(one, ast.ImportFrom):
+                other, asked = self.module(one.module, one.level), {at.asname or at.name: at.name for at in one.names}
+                return other.origin(asked[name]) if other else None
+        return self.path.resolve(), name
+
+    def users(self, name: str) -> Iterator[Module]:
+        """The other modules of the package, or beside this one, that call a function of this one by its name."""
+        folder = self.path.resolve().parent
+        packages = [one for one in (folder, *folder.parents[:8]) if (one / "__init__.py").is_file()]
+        called = re.compile(rf"\b{name}[\[(]")
+        for path in sorted(packages[-1].rglob("*.py") if packages else folder.glob("*.py")):
+            if path != self.path.resolve() and called.search(path.read_text(encoding="utf-8", errors="replace")):
+                with contextlib.suppress(SourceError):
+                    other = self._loaded.get(path) or Module(path, None, self._loaded)
+                    if other.origin(name) == (self.path.resolve(), name):
+                        yield other
 
     def _imported(self, name: str, scope: Any = None, local: Any = None, asked: Any = (), level: int = 0) -> Any:
         """The modules that evaluated code of this module may import."""
@@ -212,6 +235,11 @@ class Module:
         # Names are evaluated when they are asked for (PEP 562).
         found = ModuleType(name or local_one.path.stem)
         found.__dict__["__getattr__"] = lambda given: _ANYWHERE[given] if given in ALIASES else local_one.value(given)
+        for given in asked or ():
+            # `from . import module`
+            bound = [one for one in local_one.statements(given) if getattr(one, "module", given) is not None]
+            if not bound and self.module(f"{name}.{given}".strip("."), level):
+                setattr(found, given, self._imported(f"{name}.{given}".strip("."), asked=("*",), level=level))
         return found
 
     def statements(self, name: str) -> list[ast.stmt]:
@@ -238,20 +266,25 @@ class Module:
             self.doubts.append(f"`{ast.unparse(test)}` in {self.path.name} is taken as {taken} ({error})")
             return taken
 
-    def evaluate(self, node: ast.expr, given: dict[str, Any] | None = None) -> Any:
+    def evaluate(self, node: ast.expr | ast.FunctionDef, given: dict[str, Any] | None = None) -> Any:
         """The value of an expression; raises `Unknown`. given: names that go before those of the module, which gets
-        what it uses of these."""
+        what it uses of these. A function that is defined is bound there."""
         scope = self._values if given is None else given
         for name in ("__builtins__", *names_in(node)):
             if name not in scope:
                 self._ensure(name)
                 scope |= {name: self._values[name]} if name in self._values else {}
         try:
-            with warnings.catch_warnings(action="ignore"):
-                code = compile(ast.fix_missing_locations(ast.Expression(node)), str(self.path), "eval")
-            return eval(code, scope)
+            return self._run(ast.Expression(node) if isinstance(node, ast.expr) else ast.Module([node], []), scope)
         except Exception as error:  # the user's code may raise anything
             raise Unknown(f"{error}" or type(error).__name__) from error
+
+    def _run(self, tree: ast.Expression | ast.Module, scope: dict[str, Any]) -> Any:
+        """The value of an expression, or nothing of statements. Annotations are not evaluated, as in this file."""
+        with warnings.catch_warnings(action="ignore"):
+            kind = "eval" if isinstance(tree, ast.Expression) else "exec"
+            code = compile(ast.fix_missing_locations(tree), str(self.path), kind)
+        return eval(code, scope)
 
     def _ensure(self, name: str) -> None:
         """Runs the definitions of a name, after the definitions that they need."""
@@ -262,9 +295,7 @@ class Module:
             for needed in names_in(statement):
                 self._ensure(needed)
             try:
-                with warnings.catch_warnings(action="ignore"):
-                    code = compile(ast.Module([statement], []), str(self.path), "exec")
-                exec(code, self._values)
+                self._run(ast.Module([statement], []), self._values)
             except Exception:  # noqa: BLE001 - the user's code may raise anything; who needs the name is told
                 self._values.pop(name, None)
 

@@ -43,9 +43,9 @@ def around(values: Iterable[Any], least: int = 1, most: int = 1 << 16) -> tuple[
 
 
 def parameters_of(
-    reading: Reading, tuned: Mapping[str, Sequence[Any]], options: Mapping[str, Sequence[Any]], *, loops: bool
+    reading: Reading, tuned: Mapping[str, Sequence[Any]], passed: Mapping[str, Any], *, loops: bool
 ) -> list[Parameter]:
-    """tuned: values of constexprs, the first of which is where a search starts; options: of the compiler, likewise."""
+    """tuned: values of constexprs, the first of which is where a search starts; passed: by the launch."""
     multiplied = {name for dims in reading.products for name in dims}
     found = [
         Parameter(name=name, values=around(values, LEAST_TILE if name in multiplied else 1), default=values[0])
@@ -53,7 +53,7 @@ def parameters_of(
         if name not in TRITON_OPTIONS
     ]
     for name, start in (("num_warps", 4), ("num_stages", 3)):
-        given = [one for one in (*tuned.get(name, ()), *options.get(name, ())) if isinstance(one, int)] or [start]
+        given = [one for one in (*tuned.get(name, ()), passed.get(name)) if isinstance(one, int)] or [start]
         usual = (1, 2, 4, 8, *((16,) if max(given) >= 8 else ())) if name == "num_warps" else (1, 2, 3, 4, 5)
         if name == "num_warps" or loops:
             found.append(Parameter(name=name, values=tuple(sorted({*usual, *given})), default=given[0]))
@@ -74,9 +74,8 @@ def constraints_of(
             whole = [f"{one} % 16 != 0" for one in sizes]
             small = " or ".join(dict.fromkeys(f"sizeof({dtypes[root]}) == 1" for root, _ in loop.operands))
             odd = f" or sizeof({dtypes[next(iter(loop.operands))[0]]}) == 2 and ({' or '.join(whole)})" if whole else ""
-            once = " <= ".join(known.get(one, one) for one in loop.turns)
-            free = " or ".join([*([once] if once else []), small + odd])
-            expression = f"compute_capability < 80 or {known['num_stages']} == 1 or {free} or {text} <= {SHARED_BYTES}"
+            free = f"compute_capability < 80 or {known['num_stages']} == 1 or {small}{odd}"
+            expression = f"{free} or {text} <= {SHARED_BYTES}"
             found[expression] = Constraint(
                 expression=expression,
                 because="The tiles that a loop loads ahead, one for each stage, fit the shared memory of a block.",
