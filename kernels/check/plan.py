@@ -222,10 +222,12 @@ def _on_one(task: Task, workload: Workload, seed: int) -> list[Step]:
 def _contents(task: Task, rng: Rng, seed: int) -> Contents:
     """Drawn contents: in half of the cases one array has a kind of its own among plain ones, which show its
     effect; else all arrays have one kind, or each its own."""
-    arrays = {one.name: kinds_of(task, one) for one in task.arguments if one.role in ("in", "inout")}
-    # Products of the least numbers of several arrays overflow.
-    kinds = [one for one in kinds_of(task) if one != "lowest" or len(arrays) == 1]
     how, change = rng.random(), _any_of(CHANGES, rng)
+    arrays = {one.name: kinds_of(task, one) for one in task.arguments if one.role in ("in", "inout")}
+    # Products of the least numbers with large ones of other arrays overflow, or a factor of one underflows.
+    kinds = [one for one in kinds_of(task) if one != "lowest" or len(arrays) == 1]
+    if how >= 0.75:
+        arrays = {name: tuple(one for one in own if one in kinds) for name, own in arrays.items()}
     if len(arrays) < 2 or how < 0.25:
         kind, of_each = _any_of(kinds, rng), dict[str, str]()
     else:

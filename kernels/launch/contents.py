@@ -268,8 +268,7 @@ WHOLE = (
 )
 """Kinds that differ for integers."""
 ALIKE = "alike"
-"""The contents of an array that has those of another, or their negatives, but for an element in half of its rows: they
-are equal, or cancel."""
+"""The contents of an array that are another's, or their negatives, but for an element in half of its rows."""
 CHANGES = ("all", "rows", "few")
 
 
@@ -320,8 +319,7 @@ def kinds_of(task: Task, only: Argument | None = None) -> tuple[str, ...]:
 
 
 def mate_of(task: Task, argument: Argument) -> str:
-    """The first array before `argument` of the same shape, type and fill, whose contents it may have as well; empty
-    where there is none, or the contents have an order."""
+    """The first array before `argument` of its shape, type and fill, if that is no order; empty where there is none."""
     own = (argument.shape, argument.dtype, argument.fill)
     read = [one for one in task.arguments if one.role in ("in", "inout") and one.fill.kind not in ORDERED]
     same = [one.name for one in read if (one.shape, one.dtype, one.fill) == own]
