@@ -19,9 +19,9 @@ import numpy as np
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.kernels.check.scalars import MAX_POWER, WHOLE_SCALARS, Rng, scalars_with, ways_to_make_up
-from tunesmith.kernels.check.source_sizes import source_integers
-from tunesmith.kernels.launch.contents import CHANGES, PLAIN, Contents, kinds_of
+from tunesmith.kernels.check.scalars import MAX_POWER, SCALARS, WHOLE_SCALARS, Rng, scalars_with, ways_to_make_up
+from tunesmith.kernels.check.source_sizes import source_floats, source_integers
+from tunesmith.kernels.launch.contents import ALIKE, CHANGES, PLAIN, Contents, kinds_of, mate_of
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import conjuncts, parse
 from tunesmith.kernels.spec.task import Argument, Task, Workload
@@ -44,7 +44,7 @@ SIZE_KINDS = 1 + int(math.log2(MAX_POWER)) + 2
 STRATA = 16
 """Parts of the logarithm of a size's range: each kind comes once in each of them before any comes again."""
 TIED_SHARE = 1 / 8
-"""Share of the sizes that are first tried as another one, its double or its half."""
+"""Share of the sizes first tried as another one, its double or its half, and of the contents with two arrays alike."""
 TRIES, ATTEMPTS = 24, 2
 """Drawn values of a size, and drawn sets of sizes, until one fits the task and the limits."""
 MAX_FAILED = 40
@@ -222,15 +222,20 @@ def _on_one(task: Task, workload: Workload, seed: int) -> list[Step]:
 def _contents(task: Task, rng: Rng, seed: int) -> Contents:
     """Drawn contents: in half of the cases one array has a kind of its own among plain ones, which show its
     effect; else all arrays have one kind, or each its own."""
-    arrays = {one.name: kinds_of(task, one) for one in task.arguments if one.role in ("in", "inout")}
-    # Products of the least numbers of several arrays overflow.
-    kinds = [one for one in kinds_of(task) if one != "lowest" or len(arrays) == 1]
     how, change = rng.random(), _any_of(CHANGES, rng)
+    arrays = {one.name: kinds_of(task, one) for one in task.arguments if one.role in ("in", "inout")}
+    # Products of the least numbers with large ones of other arrays overflow, or a factor of one underflows.
+    kinds = [one for one in kinds_of(task) if one != "lowest" or len(arrays) == 1]
+    if how >= 0.75:
+        arrays = {name: tuple(one for one in own if one in kinds) for name, own in arrays.items()}
     if len(arrays) < 2 or how < 0.25:
-        return Contents(_any_of(kinds, rng), seed, change)
-    single, plain = _any_of(list(arrays), rng), [one for one in PLAIN if one in kinds]
-    of_each = {name: _any_of(plain if name != single and how < 0.75 else own, rng) for name, own in arrays.items()}
-    return Contents("task", seed, change, arrays=tuple(one for one in of_each.items() if one[1] != "task"))
+        kind, of_each = _any_of(kinds, rng), dict[str, str]()
+    else:
+        single, plain, kind = _any_of(list(arrays), rng), [one for one in PLAIN if one in kinds], "task"
+        of_each = {name: _any_of(plain if name != single and how < 0.75 else own, rng) for name, own in arrays.items()}
+    if (mated := [one.name for one in task.arguments if mate_of(task, one)]) and rng.random() < TIED_SHARE:
+        of_each[_any_of(mated, rng)] = ALIKE
+    return Contents(kind, seed, change, arrays=tuple(one for one in of_each.items() if one[1] != kind))
 
 
 def _any_of(options: Sequence[Option], rng: Rng) -> Option:
@@ -322,15 +327,14 @@ def source_size_steps(
     shapes: Shapes, source: str, known: Collection[Step] = (), scalars: Sequence[str] = ()
 ) -> list[Step]:
     """Steps in which each size in turn is what `source` compares something with, its neighbours and a multiple, in each
-    combination of types, and each of the whole-number `scalars` too; other sizes are drawn. known: steps that have some
-    of these sizes already."""
+    combination of types, and each of the whole-number `scalars` too; each scalar of a float type is what `source` names
+    as one. Other sizes are drawn. known: steps that have some of these sizes already."""
     made: dict[str, Step] = {}
 
-    def add(types: Types, turn: int, name: str, value: int) -> None:
-        if (sizes := shapes.drawn(rng, types, fixed={name: value} if name not in scalars else {})) is not None:
+    def add(types: Types, turn: int, fixed: Sizes, *changed: tuple[str, float]) -> None:
+        if (sizes := shapes.drawn(rng, types, fixed=fixed)) is not None:
             step = shapes.step(resized(shapes.like, sizes, types, "from the source"), turn)
-            contents = replace(step.contents, scalars=((name, value),) if name in scalars else ())
-            made.setdefault(step.name, replace(step, contents=contents))
+            made.setdefault(step.name, replace(step, contents=replace(step.contents, scalars=changed)))
 
     met = {(one, tuple(step.workload.types.items())) for step in known for one in step.workload.sizes.items()}
     long, rng = [name for name in shapes.like.sizes if name in shapes.extents], np.random.default_rng([shapes.seed, 1])
@@ -341,12 +345,17 @@ def source_size_steps(
         for turn, (name, value) in enumerate(itertools.product(long, beside)):
             for types in shapes.types:
                 if ((name, value), tuple(types.items())) not in met:
-                    add(types, turn, name, value)
+                    add(types, turn, {name: value})
     short = [name for name in shapes.like.sizes if name not in shapes.extents]
     small = [number for number in source_integers(source) if number <= MAX_SHORT_SIZE][:MAX_SHORT_NUMBERS]
     values = [value for number in small for value in (number - 1, number, number + 1, 2 * number)]
-    for turn, (name, value) in enumerate(itertools.product([*short, *scalars], values)):
-        add(shapes.types[turn % len(shapes.types)], turn, name, value)
+    types_in_turn = itertools.cycle(shapes.types)
+    for turn, (name, value) in enumerate(itertools.product(short, values)):
+        add(next(types_in_turn), turn, {name: value})
+    floats = [one.name for one in shapes.task.arguments if ways_to_make_up(shapes.task, one) is SCALARS]
+    of_floats = [*source_floats(source), *map(float, small)][:MAX_SHORT_NUMBERS]
+    for turn, changed in enumerate((*itertools.product(scalars, values), *itertools.product(floats, of_floats))):
+        add(next(types_in_turn), turn, {}, changed)
     return list(made.values())
 
 

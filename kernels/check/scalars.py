@@ -34,6 +34,8 @@ SCALARS: tuple[Callable[[float, Rng], float], ...] = (
     lambda own, rng: math.copysign(10 ** float(rng.uniform(-12, -1)), own),
     lambda own, rng: math.copysign(float(rng.uniform(0, 2)), own) + own,
     lambda own, rng: own * 10 ** float(rng.uniform(0, 3)),
+    lambda own, rng: float(rng.integers(2, 9)),
+    lambda own, rng: -float(rng.integers(2, 9)),
 )
 """Values of a scalar of a float type beside the task's own, where the task lists no `values`."""
 
@@ -52,8 +54,9 @@ WHOLE_SCALARS: tuple[Callable[[float, Rng], float], ...] = (
     lambda own, rng: own + int(rng.integers(-3, 4)),
     lambda own, rng: own * int(rng.integers(2, 9)),
     *[_whole_number] * 3,
+    lambda own, rng: int(rng.integers(1 << 31, 1 << 32)),
 )
-"""The same for a whole number that does not depend on sizes, as far as its type holds it."""
+"""The same for a whole number that does not depend on sizes, as far as its type holds it; the last without a sign."""
 
 
 def _is_float(task: Task, argument: Argument) -> bool | None:
@@ -77,13 +80,14 @@ def scalars_with(task: Task, workload: Workload, chosen: Mapping[str, int], seed
     for argument in task.arguments:
         if level := chosen.get(argument.name, 0):
             with contextlib.suppress(TaskError):
-                own = task.scalar_of(argument, workload)
+                own, dtype = task.scalar_of(argument, workload), DTYPES[task.dtype_of(argument, workload)]
                 if argument.values:
                     value = task.scalar_of(argument.model_copy(update={"value": argument.values[level - 1]}), workload)
                 else:
                     make = ways_to_make_up(task, argument)[level - 1]
+                    if make is WHOLE_SCALARS[-1] and dtype.span[0] < 0:
+                        continue  # of a count the reference might not end
                     value = make(own, np.random.default_rng([seed, level, *argument.name.encode()]))
-                dtype = DTYPES[task.dtype_of(argument, workload)]
                 if value != own and (dtype.is_float or dtype.span[0] <= value <= dtype.span[1]):
                     found.append((argument.name, value))
     return tuple(found)

@@ -1,4 +1,4 @@
-"""The integers that a source names: where a kernel decides by a size, it names one.
+"""The numbers that a source names: where a kernel decides by a size or a scalar, it names one.
 
 Macros of constants are expanded in tree-sitter's syntax tree, in each branch of a conditional directive. A preprocessor
 (pcpp) would keep one branch, and a few lines of macros that double their text would exhaust its memory.
@@ -7,6 +7,7 @@ Macros of constants are expanded in tree-sitter's syntax tree, in each branch of
 from __future__ import annotations
 
 import itertools
+import math
 import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +23,8 @@ _DIRECTIVE = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _EXPRESSION_DIRECTIVE = re.compile(
     r"^[ \t]*#[ \t]*(?:define[ \t]+([\w$]+)(\([^)\n]*\))?|(?:el)?if\b)(.*)$", re.MULTILINE
 )
+_FLOAT = re.compile(r"([=<>]\s*)?(-?(?<![\w.])(?:\d+\.\d*|\.\d+|\d+(?=[eE]))(?:[eE][-+]?\d+)?)")
+"""A literal of a float, as a group, after what it may be compared with."""
 MAX_INTEGER = 1 << 64
 """Larger values are not sizes."""
 MAX_MACRO_VALUES = 4
@@ -69,6 +72,13 @@ def source_integers(source: str) -> tuple[int, ...]:
         reader.operands(tree)
     named = sorted((one for one in reader.named if one[0] >= 2), key=lambda one: not one[1])
     return tuple(dict.fromkeys(value for value, _ in named))
+
+
+def source_floats(source: str) -> tuple[float, ...]:
+    """The floats but 0 and 1 that `source` writes, each once: first those behind a comparison or an assignment."""
+    found = _FLOAT.findall(_COMMENT.sub(" ", _LINE_SPLICE.sub("", source)))
+    named = dict.fromkeys(float(number) for compared, number in sorted(found, key=lambda one: not one[0]))
+    return tuple(number for number in named if number not in (0, 1) and math.isfinite(number))
 
 
 def _parsed(text: str) -> Node:

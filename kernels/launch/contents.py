@@ -20,9 +20,9 @@ from tunesmith.kernels.spec.task import ORDERED, Argument, Fill, Special, Task, 
 RANDOM_BLOCK = (1 << 22) - 3
 """Elements drawn at random; larger arrays hold further copies, each turned by an offset of its own (`spread`)."""
 OUTLIERS, SPARSE, MASKED, EDGES = (2.0**-10, 2.0**-3), (2.0**-12, 2.0**-6), (0.1, 0.7), (0.3, 0.95)
-NONZERO = (2.0**-9, 0.75)
-"""Least and largest share of elements that are outliers, infinite or NaN, masked, one of the special values, or not
-zero among zeros."""
+"""Least and largest share of elements that are outliers, infinite or NaN, masked, or one of the special values."""
+ROW_OF_FEW, NONZERO = 256, 0.75
+"""Elements that are not zero among zeros: from one in two rows, of at least so many, to a share of all."""
 COUNTED_BITS = (1, 4, 8, 16, 20)
 """Bits of whole numbers: of a mask, of pixels, of indices."""
 MAX_PATTERNS = 4
@@ -179,7 +179,8 @@ class _Floats:
     def signed_zeros(self) -> NDArray[Any]:
         """Zeros of either sign, and few or many other elements between them."""
         zeros = self.rng.choice(np.array([-0.0, 0.0], self.precision), size=self.count)
-        return np.where(self.rng.random(self.count) < self.between(*NONZERO), self.as_declared(), zeros)
+        share = self.between(0.5 / max(ROW_OF_FEW, self.row), NONZERO)
+        return np.where(self.rng.random(self.count) < share, self.as_declared(), zeros)
 
     def edges(self) -> NDArray[Any]:
         """Each special value on an equal part of a share of the elements: one is drawn over those before it, so the
@@ -214,7 +215,7 @@ KINDS: dict[str, Callable[[_Floats], NDArray[Any]]] = {
     "tiny": lambda one: one.precision(one.between(max(2.0**-60, one.smallest), 2.0**-6)) * one.scale * one.normal(),
     "subnormal": _Floats.subnormal,
     "exponents": _Floats.exponents,
-    "constant": lambda one: one.constant(one.mean + one.few_bits() * one.scale),
+    "constant": lambda one: one.constant(1 if one.rng.random() < 0.5 else one.mean + one.few_bits() * one.scale),
     "zeros": lambda one: one.constant(0.0),
     "signed_zeros": _Floats.signed_zeros,
     "ties": lambda one: one.mean + one.scale * one.rng.choice(np.array([-1, 0, 0.5, 1], one.precision), size=one.count),
@@ -240,17 +241,12 @@ speak of, such as infinity less infinity, and an element that should be one may 
 HEAVY = frozenset(("outliers", "columns", "heavy_tails", "sorted", "exponents", "peak", "hidden", "lowest"))
 """Where a few elements have the largest rounding errors, as large terms or partial sums happen to cancel: another order
 of a sum has several times the largest error, and so do tensor cores, which cut off the bits that an FMA rounds."""
-COMPARABLE = frozenset(KINDS) - HEAVY - {"ties", "constant", "padding", "counts", "tiny", "zeros", "signed_zeros"}
+EVEN = frozenset(("ties", "constant", "padding", "counts", "zeros", "signed_zeros"))
+"""Where many terms of a sum are equal."""
+COMPARABLE = frozenset(KINDS) - HEAVY - EVEN - {"tiny"}
 """Where the root mean square of the errors tells how precisely a kernel computes. Where terms are nearly equal, as are
 exponentials of tiny numbers, a sum rounds the same way again and again, and its error tells how the sum is ordered."""
-EQUAL = HEAVY - {"heavy_tails", "sorted", "exponents"} | {
-    "ties",
-    "constant",
-    "padding",
-    "counts",
-    "zeros",
-    "signed_zeros",
-}
+EQUAL = HEAVY - {"heavy_tails", "sorted", "exponents"} | EVEN
 """Where terms of a sum are equal, or small beside a few others, so that a sum of one term after the other rounds the
 same way again and again."""
 INFINITE, EXTREME = frozenset(("infinities", "masked")), HEAVY | {"large", "shifted", "negative", "tiny", "subnormal"}
@@ -263,6 +259,7 @@ WHOLE = (
     "heavy_tails",
     "constant",
     "zeros",
+    "signed_zeros",
     "counts",
     "sorted",
     "edges",
@@ -270,6 +267,8 @@ WHOLE = (
     "repeated",
 )
 """Kinds that differ for integers."""
+ALIKE = "alike"
+"""The contents of an array that are another's, or their negatives, but for an element in half of its rows."""
 CHANGES = ("all", "rows", "few")
 
 
@@ -319,6 +318,14 @@ def kinds_of(task: Task, only: Argument | None = None) -> tuple[str, ...]:
     return tuple(kind for kind in KINDS if kind not in left_out)
 
 
+def mate_of(task: Task, argument: Argument) -> str:
+    """The first array before `argument` of its shape, type and fill, if that is no order; empty where there is none."""
+    own = (argument.shape, argument.dtype, argument.fill)
+    read = [one for one in task.arguments if one.role in ("in", "inout") and one.fill.kind not in ORDERED]
+    same = [one.name for one in read if (one.shape, one.dtype, one.fill) == own]
+    return same[0] if argument.name in same[1:] else ""
+
+
 def draw_variants(xp: Any, task: Task, workload: Workload, contents: Contents, count: int) -> list[dict[str, Any]]:
     """For each of `count` variants the arrays that a kernel reads, by name: flat arrays of `xp` of the type
     `DataType.array`. The second differs from the first as `contents.change` says."""
@@ -329,11 +336,15 @@ def draw_variants(xp: Any, task: Task, workload: Workload, contents: Contents, c
     fills = {argument.name: argument.fill.at(workload) for argument in arrays}
     drawn: list[dict[str, Any]] = []
     for variant in range(count):
-        rng, inputs = np.random.default_rng([*key, variant]), {}
+        rng, inputs = np.random.default_rng([*key, variant]), dict[str, Any]()
         for argument in arrays:
-            dtype, shape = task.dtype_of(argument, workload), shapes[argument.name]
-            block = draw(contents.kind_of(argument.name), fills[argument.name], shape, dtype, rng, variant)
-            inputs[argument.name] = spread(xp, xp.asarray(block.view(DTYPES[dtype].array)), math.prod(shape), rng)
+            dtype, shape, fill = task.dtype_of(argument, workload), shapes[argument.name], fills[argument.name]
+            kind, mate = contents.kind_of(argument.name), mate_of(task, argument)
+            block = draw("task" if kind == ALIKE else kind, fill, shape, dtype, rng, variant)
+            made = spread(xp, xp.asarray(block.view(DTYPES[dtype].array)), math.prod(shape), rng)
+            has_sign = DTYPES[dtype].is_float and fill.high is None
+            made = _alike(xp, inputs[mate], made, shape[-1], rng, has_sign) if kind == ALIKE and mate else made
+            inputs[argument.name] = made
         drawn.append(inputs)
     if count > 1:
         rng = np.random.default_rng([*key, count])
@@ -343,6 +354,17 @@ def draw_variants(xp: Any, task: Task, workload: Workload, contents: Contents, c
         if change != "all" and names:
             _keep_part(xp, {name: shapes[name] for name in names}, fills, drawn[0], drawn[1], change, rng)
     return drawn
+
+
+def _alike(xp: Any, other: Any, own: Any, row: int, rng: np.random.Generator, has_sign: bool) -> Any:
+    """A copy of `other`, or its negative, that has an element of `own` in each of half of its rows."""
+    made = other.copy()
+    if has_sign and rng.random() < 0.25:
+        made.view(f"u{made.itemsize}")[:] ^= 1 << 8 * made.itemsize - 1
+    rows = np.flatnonzero(rng.random(made.size // row) < 0.5)
+    at = xp.asarray(rows * row + rng.integers(row, size=rows.size))
+    made[at] = own[at]
+    return made
 
 
 def _keep_part(
@@ -404,6 +426,8 @@ def draw(
     values = KINDS["task" if kind == "nans" and (bounded or declared.kind == "sorted") else kind](floats)
     if bounded:
         inside = np.clip(values, *(floats.precision(declared.mean + sign * declared.scale) for sign in (-1, 1)))
+        # Half of what is moved lies beside the end, where a sum may round to what the end gives.
+        inside = np.where((inside != values) & (rng.random(count) < 0.5), np.nextafter(inside, floats.mean), inside)
         values = np.where(np.isin(values, [one.value for one in declared.special]), values, inside)
     values = DTYPES[dtype].from_float(_sorted(values, row, most=row) if declared.kind == "sorted" else values)
     return _with_other_nans(values, rng) if DTYPES[dtype].size > 1 else values
@@ -469,6 +493,7 @@ def _integers(
         low, high = first, last
     else:
         low, high = int(values.min()), int(values.max())
+    marks = [low, high, max(low, min(0, high)), *(int(one.value) for one in declared.special)]
     match kind:
         case "heavy_tails":
             near = np.array([low, low, min(low + 1, high), max(low, high - 1), high, high], storage)
@@ -477,10 +502,9 @@ def _integers(
             others = rng.choice(np.array(beside, storage) if beside else near, count)
             return np.where(rng.random(count) < 0.5, rng.choice(near, count), others)
         case "constant":
-            marks = [low + (high - low) * (3 + variant) // 5, low, high, *(int(one.value) for one in declared.special)]
+            marks.append(low + (high - low) * (3 + variant) // 5)
             return np.full(count, marks[int(rng.integers(len(marks)))], storage)
         case "edges" | "masked" | "repeated":
-            marks = [low, high, max(low, min(0, high)), *(int(one.value) for one in declared.special)]
             # Single elements, or runs of up to a few rows, of one mark or of several.
             length = 1.0 if kind == "edges" else math.exp(rng.uniform(0, math.log(4 * row)))
             run = np.cumsum(rng.random(count) < 1 / length)
@@ -489,6 +513,9 @@ def _integers(
             return np.where(chosen[run], of_run[run], values)
         case "zeros":
             return np.full(count, max(low, min(0, high)), storage)
+        case "signed_zeros":
+            others = rng.random(count) < math.exp(rng.uniform(*np.log((0.5 / max(ROW_OF_FEW, row), NONZERO))))
+            return np.where(others, values, rng.choice(np.array(marks, storage)))
         case "counts":
             least = low if low > 0 or high < 0 else 0
             most = min(high - least, (1 << int(rng.choice(COUNTED_BITS))) - 1)

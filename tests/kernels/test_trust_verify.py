@@ -30,7 +30,7 @@ from tunesmith.kernels.check import scalars
 from tunesmith.kernels.check import verify as verifying
 from tunesmith.kernels.check.compare import Deviation
 from tunesmith.kernels.check.plan import Shapes, Step, drawn_steps, extents, plan, reaching_steps, small_workload
-from tunesmith.kernels.check.source_sizes import source_integers
+from tunesmith.kernels.check.source_sizes import source_floats, source_integers
 from tunesmith.kernels.check.verify import Passed, Skipped, allowed_errors, growth, infeasible_on, less_accurate
 from tunesmith.kernels.launch import contents as filling
 from tunesmith.kernels.launch.buffers import ROUNDING_FACTOR, rounding_factor
@@ -50,7 +50,7 @@ def test_the_plan_has_all_workloads_kinds_of_contents_and_two_seeds(limits: Devi
     steps = plan(task, limits, seed=3)
     own = {one.name for one in task.workloads if limits.kind in one.devices}
     assert {one.workload.name for one in steps if not one.derived} == own
-    assert frozenset().union(*(one.contents.kinds for one in steps)) == set(KINDS)
+    assert frozenset().union(*(one.contents.kinds for one in steps)) == {*KINDS, filling.ALIKE}
     assert {one.contents.seed for one in steps} == {3, 3 + planning.SECOND_SEED}
     assert len({one.name for one in steps}) == len(steps)
     small = plan(task, limits, seed=3, largest_bytes=0)
@@ -77,7 +77,9 @@ def test_drawn_steps_are_of_all_sizes_contents_types_and_scalars() -> None:
     task, steps = drawn("fused_add_rmsnorm", GPU, 3)
     arrays, kinds = ("input", "residual", "weight"), set(kinds_of(task))
     of = [{name: one.contents.kind_of(name) for name in arrays} for one in steps]
-    assert all({one[name] for one in of} == kinds for name in arrays)
+    found = {name: {one[name] for one in of} for name in arrays}
+    assert found == {"input": kinds, "residual": kinds | {filling.ALIKE}, "weight": kinds}
+    of = [one for one in of if filling.ALIKE not in one.values()]
     alone = [one for one in of if sum(kind not in PLAIN for kind in one.values()) == 1]
     assert len(alone) > len(of) / 4 and len([one for one in of if len(set(one.values())) == 1]) > len(of) / 8
     assert {kind for one in alone for kind in one.values()} == kinds
@@ -228,6 +230,8 @@ def test_integers_keep_to_what_is_declared(kind: str, dtype: str) -> None:
     assert values.dtype == DTYPES[dtype].storage and values.size == 1000 and values.min() >= 0 and values.max() <= high
     if kind == "zeros":
         assert not values.any()
+    elif kind == "signed_zeros":
+        assert max(np.mean(values == mark) for mark in (0, high)) > 0.2
     elif kind not in ("constant", "repeated"):
         assert values.min() <= high / 10 and values.max() >= high * 9 / 10
     above = draw(kind, Fill(kind="uniform", mean=10, scale=3), (1000,), "int32", rng())
@@ -253,6 +257,25 @@ def test_integers_of_which_nothing_is_declared_are_of_all_sizes_that_float64_has
     assert dtype == "bool" or 1 < max(abs(one) for one in large) <= 2 ** (DTYPES[dtype].size * 5)
     assert ordered == [one for at in range(0, 2000, 50) for one in sorted(ordered[at : at + 50])]
     assert set(drawn("zeros")) == {0} and len(set(drawn("constant"))) == 1
+
+
+def test_arrays_are_alike_sparse_or_of_ones_and_floats_lie_beside_ends_at_times() -> None:
+    task, signs = load_task("merge_attn_states"), set()
+    workload = Workload(name="small", sizes={"n": 30, "h": 5, "d": 40}, types={"T": "float32"})
+    for seed in range(12):
+        contents = Contents("normal", seed, arrays=(("suffix_output", filling.ALIKE),))
+        arrays = draw_variants(np, task, workload, contents, 1)[0]
+        first, second = (arrays[name].reshape(-1, 40) for name in ("prefix_output", "suffix_output"))
+        (sign,) = (one for one in (1, -1) if set((first != one * second).sum(axis=1)) == {0, 1})
+        signs.add(sign)
+    assert signs == {1, -1}
+    rngs = [np.random.default_rng(seed) for seed in range(20)]
+    flags = np.stack([draw("signed_zeros", Fill(low=0, high=1), (64, 256), "uint8", one) for one in rngs])
+    assert {0, 1, 2, 254, 255, 256} <= set(flags.reshape(-1, 256).sum(axis=1).tolist())
+    constants = {float(draw("constant", Fill(scale=3), (5,), "float32", one)[0]) for one in rngs}
+    assert 1 in constants and len(constants) > 2
+    bounded = draw("normal", Fill(low="-3", high="d").at(workload), (5000,), "float32", rng())
+    assert {-3, np.nextafter(np.float32(-3), np.float32(0))} <= set(bounded) and bounded.max() <= 40
 
 
 def test_masks_are_full_at_times_and_have_runs_of_each_mark() -> None:
@@ -307,6 +330,19 @@ def test_whole_scalars_are_drawn_where_sizes_do_not_decide_them() -> None:
     assert {value for _, _, value in unusable} == {None}
     without = plan(task, CPU, 0, source="if (shift > 776) ++i;", unusable={one[:2] for one in unusable})
     assert not any(step.contents.scalars for step in without)
+
+
+def test_floats_of_a_source_are_scalars_and_a_seed_has_all_its_bits() -> None:
+    source = "f(1.0f, .25); if (alpha == 3.0f) {} // 4.0\n#define LOW -2.5e1f\nv.x0; if (alpha > LOW) {} 0x1.8p3; 7.f;"
+    assert source_floats(source + "9" * 5000 + ".") == (3, 0.25, -25, 7)
+    task = load_task(str(TASKS / "candidates" / "tasks" / "axpy"))
+    steps = plan(task, CPU, 0, source=source + "if (alpha == 5) {}")
+    found = {value for step in steps for _, value in step.contents.scalars}
+    assert {3, 0.25, -25, 7, 5} <= found and any(one < -1.5 and one == int(one) for one in found - {-25})
+    for dtype, least, most in (("uint32", 1 << 31, 1 << 32), ("int64", 0, 1000)):
+        seed = Argument(name="seed", role="scalar", dtype=dtype, value="17")
+        made = task.model_copy(update={"arguments": (seed, *task.arguments[:2])})
+        assert least <= max(value for *_, value in scalars.made_up_scalars(made, task.workloads[0], 0)) < most
 
 
 def test_accuracy_is_judged_by_the_baseline_and_what_sums_may_lose() -> None:
