@@ -138,6 +138,7 @@ class CompileWorker:
     def start(self) -> tuple[str, Artifact | None]:
         """The compiler's version, which decides, with a source, the machine code; and the kernel that tests whether a
         device computes, None where it cannot be compiled. The first compilation is the slow one, and is made here."""
+        getattr(self._compiler, "warm_up", lambda: None)()
         version = self._compiler.version
         if BACKENDS[self._limits.backend].makes_cubins:
             for package in COMPILER_PACKAGES:

@@ -95,7 +95,9 @@ class TritonCompiler:
         self._harness: NvrtcCompiler | None = None
         self._kept: dict[str, Any] = {}
         """The latest compiled kernels, by the source's digest: marks are set in the same PTX."""
-        # The first compilation of a process takes a second longer than others.
+
+    def warm_up(self) -> None:
+        """The first compilation of a process takes a second longer than others."""
         self._compiled(Specialised("triton", "first", _FIRST))
 
     def compile(self, source: Specialised) -> Artifact | CompileFailed | Rejected:
