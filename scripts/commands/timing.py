@@ -172,9 +172,13 @@ def _row(
             row["opponents"] = [asdict(opponent) for opponent in result.opponents]
         (result,) = result.results
     if not isinstance(result, Comparison):
-        # Each alone beside the reference, as either may be the wrong one.
-        alone = {name: examiner.call("visit", DEADLINE, one, [workload.name], QUICK) for name, one in kernels.items()}
-        found = {name: one[workload.name] if isinstance(one, dict) else one for name, one in alone.items()}
+        # Each alone beside the reference, as either may be the wrong one, and in a process of its own: a launch that
+        # failed may have cost the other one its device.
+        found = dict[str, Any]()
+        for name, kernel in kernels.items():
+            examiner.end()
+            alone = examiner.call("visit", DEADLINE, kernel, [workload.name], QUICK)
+            found[name] = alone[workload.name] if isinstance(alone, dict) else alone
         wrong = {name: describe(one) for name, one in found.items() if not isinstance(one, Measured)}
         return row | {"failure": {"reason": reason_of(result), "detail": describe(result), "kernels": wrong}}
     row["cold"] = asdict(result) | {"verdict": result.verdict, "half_width": result.half_width}
