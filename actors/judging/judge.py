@@ -449,6 +449,8 @@ class StepRunner:
         # With prepared contents none of the user's code runs.
         making = self.deadlines.prepare if self.path is not None else min(short, self.deadlines.prepare)
         if (skipped := self._prepare(step, making)) is not None:
+            if skipped.reason == "time" and step.derived:
+                findings.slow.append((step.workload, skipped.why))
             return skipped
         self.listener(f"checking {step.name}")
         plain: Any = 0.0

@@ -24,7 +24,7 @@ _EXPRESSION_DIRECTIVE = re.compile(
     r"^[ \t]*#[ \t]*(?:define[ \t]+([\w$]+)(\([^)\n]*\))?|(?:el)?if\b)(.*)$", re.MULTILINE
 )
 _FLOAT = re.compile(r"([=<>]\s*)?(-?(?<![\w.])(?:\d+\.\d*|\.\d+|\d+(?=[eE]))(?:[eE][-+]?\d+)?)")
-"""A literal of a float, as a group, after what it may be compared with."""
+"""A comparison or an assignment, where there is one, and the float literal behind it, each as a group."""
 MAX_INTEGER = 1 << 64
 """Larger values are not sizes."""
 MAX_MACRO_VALUES = 4

@@ -319,7 +319,7 @@ def kinds_of(task: Task, only: Argument | None = None) -> tuple[str, ...]:
 
 
 def mate_of(task: Task, argument: Argument) -> str:
-    """The first array before `argument` of its shape, type and fill, if that is no order; empty where there is none."""
+    """The first array before `argument` with the same shape, type and fill; empty without one, and for sorted fills."""
     own = (argument.shape, argument.dtype, argument.fill)
     read = [one for one in task.arguments if one.role in ("in", "inout") and one.fill.kind not in ORDERED]
     same = [one.name for one in read if (one.shape, one.dtype, one.fill) == own]
@@ -426,7 +426,7 @@ def draw(
     values = KINDS["task" if kind == "nans" and (bounded or declared.kind == "sorted") else kind](floats)
     if bounded:
         inside = np.clip(values, *(floats.precision(declared.mean + sign * declared.scale) for sign in (-1, 1)))
-        # Half of what is moved lies beside the end, where a sum may round to what the end gives.
+        # Half of the clipped values lie one step inside, where a sum may still round to the result for the end.
         inside = np.where((inside != values) & (rng.random(count) < 0.5), np.nextafter(inside, floats.mean), inside)
         values = np.where(np.isin(values, [one.value for one in declared.special]), values, inside)
     values = DTYPES[dtype].from_float(_sorted(values, row, most=row) if declared.kind == "sorted" else values)

@@ -330,8 +330,8 @@ class _Search:
         self.facts.ask("launch", f"the launch, as {where} has {f'<<<{written}>>>' if written else 'none'}")
 
     def _written_launch(self) -> tuple[str, str]:
-        """A launch in the text, also one that a macro makes or that is an argument of one, or in another file of the
-        project: where, and what stands in its brackets, empty where there is none."""
+        """The first launch in the text of the source, also inside macros, or else of the project's other files: its
+        file, and the text between its angle brackets, empty without a launch."""
         launch = re.compile(rf"\b{self.entry.name}\b[^;{{}}()]*<<<([^;]*?)>>>")
         others = (Path(one) for one in self.unit.files if one.endswith((".cu", ".cuh", ".cpp", ".cc")))
         read = ((one.name, one.read_text("utf-8", errors="replace")) for one in others)

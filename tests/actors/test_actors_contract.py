@@ -117,7 +117,8 @@ def test_what_slow_references_leave_no_time_for_is_told(device: Any) -> None:
     found = verdict(task(before=f"x.size > 100 and x.size != {SIZE} and time.sleep(600)"), device, check=5.0)
     assert found.accepted and time.monotonic() - begun < 10 * CHECK
     late = skipped(found, "time")
-    assert any("at least as large as" in one.why and "takes longer than 2 s" in one.why for one in late)
+    waited = {one.why.partition(",")[0] for one in late if "takes longer than 2 s" in one.why}
+    assert len(waited) < 6 and any(one.startswith("it is at least as large as") for one in waited)
     assert any("of all pairs" in note for note in found.notes)
     # It is slow there, which is no reason to narrow the task.
     assert not any("the reference fails" in note for note in found.notes)

@@ -629,7 +629,7 @@ def test_a_kernel_is_checked_on_made_up_shapes_of_which_none_is_left_out(task: T
     assert [one.verdict for one in found] == ["accepted", "rejected"], found
     skipped = [step for one in found for step in one.steps if isinstance(step, Skipped) and step.reason == "reference"]
     # Sums of the least numbers may overflow.
-    assert all("deadline" in step.why or "cannot hold" in step.why for step in skipped), skipped
+    assert all("cannot hold" in step.why for step in skipped), skipped
 
 
 @pytest.mark.usefixtures("without_sanitizer")
