@@ -27,6 +27,8 @@ COUNTED_BITS = (1, 4, 8, 16, 20)
 """Bits of whole numbers: of a mask, of pixels, of indices."""
 MAX_PATTERNS = 4
 """Rows of which others repeat a stretch."""
+WHOLE_ROWS = 1 / 8
+"""Share of the rows that hold nothing else where others hold a stretch of one value: masked rows, or padding."""
 MASK_LENGTH = 12
 """Mean length of a run of masked elements."""
 SORTED_RUN = 4096
@@ -134,7 +136,7 @@ class _Floats:
 
     def stretch(self, value: Any = None) -> NDArray[Any]:
         """As declared, but for a stretch of all rows or of half of them: the beginning, the end, another part or the
-        whole holds `value`, or, without one, what one of the first rows has there."""
+        whole holds what one of the first rows has there, or `value`, which further rows hold as a whole."""
         drawn = self.as_declared()
         rows, (first, last) = self.rows_of(drawn), np.sort(self.rng.integers(self.row, size=2))
         part = slice(first if self.rng.random() < 0.5 else 0, last + 1 if self.rng.random() < 0.5 else self.row)
@@ -143,6 +145,8 @@ class _Floats:
         chosen = np.flatnonzero(self.rng.random(len(rows)) < (0.5 if some else 1.0))
         patterns = rows[self.rng.integers(min(len(rows), MAX_PATTERNS), size=chosen.size), part] if len(rows) else 0
         rows[chosen, part] = patterns if value is None else value
+        if value is not None:
+            rows[self.rng.random(len(rows)) < WHOLE_ROWS] = value
         return drawn
 
     def hidden(self) -> NDArray[Any]:

@@ -288,10 +288,12 @@ def share(flags: NDArray[np.bool_]) -> float:
 
 
 def is_stretch(flags: NDArray[np.bool_]) -> bool:
-    """Whether the flags are one stretch of columns of some rows, and no other."""
+    """Whether the flags are whole rows and one stretch of columns of others, and no other."""
     rows = flags.reshape(64, 64)
-    columns = np.flatnonzero(rows.any(axis=0))
-    return 0 < share(flags) < 1 and bool((rows[rows.any(axis=1)].sum(axis=1) == np.ptp(columns) + 1).all())
+    parts = rows[rows.any(axis=1) & ~rows.all(axis=1)]
+    columns = np.flatnonzero(parts.any(axis=0))
+    is_one = columns.size == 0 or bool((parts.sum(axis=1) == np.ptp(columns) + 1).all())
+    return 0 < share(flags) < 1 and bool(rows.all(axis=1).any()) and is_one
 
 
 def second_often(column: NDArray[Any]) -> int:
