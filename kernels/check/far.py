@@ -1,4 +1,4 @@
-"""One launch on arrays of more than 2^31 elements or 4 GiB, where an index or an offset of 32 bits overflows.
+"""One launch on arrays of more than 2^31 or 2^32 elements or 4 GiB, where an index or an offset of 32 bits overflows.
 
 No reference computes that much within a verdict. The contents repeat along one size instead, so that a kernel that
 treats everything along it alike repeats the results that the reference has for the first period. Where the plain kernel
@@ -7,6 +7,7 @@ does not, as in a scan or a stencil, or overflows itself, nothing is learnt of t
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Mapping
@@ -90,17 +91,16 @@ def _drawn(
     if (sizes := shapes.drawn(rng, types, fixed={name: 3 << int(rng.integers(bits))})) is None:
         return None
     period = resized(shapes.like, sizes, types, "a period")
-    try:
-        length = math.prod(task.shape_of(argument, period))
-        for goal in (ELEMENTS, BYTES // DTYPES[task.dtype_of(argument, period)].size):
-            repeats = math.ceil(goal * rng.uniform(1, MARGIN) / length)
+    # Beyond the offsets of 32 bits, with a sign or without; a count of 31 bits may end before.
+    of_bytes = BYTES // DTYPES[task.dtype_of(argument, period)].size
+    for goal in (2 * ELEMENTS, ELEMENTS, 15 * ELEMENTS // 16, of_bytes):
+        with contextlib.suppress(TunesmithError):  # a size or a scalar that the task cannot have
+            repeats = math.ceil(goal * rng.uniform(1, MARGIN) / math.prod(task.shape_of(argument, period)))
             far = resized(period, {**sizes, name: repeats * sizes[name]}, types, "far")
             fits = array_bytes(task, far) <= most and task.flops_of(far) <= MAX_FLOPS and repeats in REPEATS
             if fits and allows(task, far) and _is_far(task, argument, far) and _repeats(task, period, far, repeats):
                 scalars_of(task, far, {})
                 return FarStep(Step(period, Contents(seed=shapes.seed), derived=True), far, repeats)
-    except TunesmithError:  # a size or a scalar that the task cannot have
-        return None
     return None
 
 

@@ -156,7 +156,9 @@ def plan(
     steps = balanced_steps(shapes) + _by_gain(shapes, steps + source_size_steps(shapes, source, steps, used))
     steps += _on_one(task, tuned, seed)
     others = (one for one in sorted(own, key=task.bytes_of) if one != tuned and task.bytes_of(one) <= largest_bytes)
-    return steps + [Step(workload, Contents(seed=seed)) for workload in others]
+    steps += [Step(workload, Contents(seed=seed)) for workload in others]
+    numbers = source_integers(source)[:MAX_SHORT_NUMBERS]
+    return [replace(step, contents=replace(step.contents, numbers=numbers)) for step in steps]
 
 
 def small_workload(task: Task, workloads: Sequence[Workload], most_bytes: float = SMALL_BYTES) -> Workload:

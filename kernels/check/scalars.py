@@ -33,6 +33,7 @@ SCALARS: tuple[Callable[[float, Rng], float], ...] = (
     lambda own, rng: 1.0,
     lambda own, rng: math.copysign(10 ** float(rng.uniform(-12, -1)), own),
     lambda own, rng: math.copysign(float(rng.uniform(0, 2)), own) + own,
+    lambda own, rng: own * float(rng.uniform(-1, 1)),
     lambda own, rng: own * 10 ** float(rng.uniform(0, 3)),
     lambda own, rng: float(rng.integers(2, 9)),
     lambda own, rng: -float(rng.integers(2, 9)),
@@ -47,6 +48,11 @@ def _whole_number(own: float, rng: Rng) -> int:
     return int(math.copysign(power * (units - 1 + units % 2), own))
 
 
+def _near_a_size(size: float, rng: Rng) -> int:
+    """About a size of the workload, or half of it."""
+    return int(size) // int(rng.integers(1, 3)) + int(rng.choice((-1, 0, 0, 1)))
+
+
 WHOLE_SCALARS: tuple[Callable[[float, Rng], float], ...] = (
     lambda own, rng: -own,
     lambda own, rng: 0,
@@ -54,6 +60,7 @@ WHOLE_SCALARS: tuple[Callable[[float, Rng], float], ...] = (
     lambda own, rng: own + int(rng.integers(-3, 4)),
     lambda own, rng: own * int(rng.integers(2, 9)),
     *[_whole_number] * 3,
+    _near_a_size,
     lambda own, rng: int(rng.integers(1 << 31, 1 << 32)),
 )
 """The same for a whole number that does not depend on sizes, as far as its type holds it; the last without a sign."""
@@ -87,7 +94,9 @@ def scalars_with(task: Task, workload: Workload, chosen: Mapping[str, int], seed
                     make = ways_to_make_up(task, argument)[level - 1]
                     if make is WHOLE_SCALARS[-1] and dtype.span[0] < 0:
                         continue  # of a count the reference might not end
-                    value = make(own, np.random.default_rng([seed, level, *argument.name.encode()]))
+                    rng = np.random.default_rng([seed, level, *argument.name.encode()])
+                    sizes = [*workload.sizes.values()]
+                    value = make(rng.choice(sizes) if make is _near_a_size and sizes else own, rng)
                 if value != own and (dtype.is_float or dtype.span[0] <= value <= dtype.span[1]):
                     found.append((argument.name, value))
     return tuple(found)

@@ -7,7 +7,7 @@ visit uses the task's own; the full verdict (`tunesmith.kernels.check.verify`) g
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ OUTLIERS, SPARSE, MASKED, EDGES = (2.0**-10, 2.0**-3), (2.0**-12, 2.0**-6), (0.1
 """Least and largest share of elements that are outliers, infinite or NaN, masked, or one of the special values."""
 ROW_OF_FEW, NONZERO = 256, 0.75
 """Elements that are not zero among zeros: from one in two rows, of at least so many, to a share of all."""
-COUNTED_BITS = (1, 4, 8, 16, 20)
+COUNTED_BITS = (1, 4, 7, 8, 16, 20)
 """Bits of whole numbers: of a mask, of pixels, of indices."""
 MAX_PATTERNS = 4
 """Rows of which others repeat a stretch."""
@@ -54,10 +54,10 @@ class _Floats:
     """`count` elements of floats, drawn in single precision, or in double for float64."""
 
     def __init__(
-        self, declared: Fill, count: int, row: int, dtype: str, rng: np.random.Generator, variant: int
+        self, declared: Fill, count: int, shape: tuple[int, ...], dtype: str, rng: np.random.Generator, variant: int
     ) -> None:
-        self.declared, self.count, self.row, self.dtype, self.variant = declared, count, row, dtype, variant
-        self.rng = rng
+        self.declared, self.count, self.shape, self.dtype, self.variant = declared, count, shape, dtype, variant
+        self.rng, self.row = rng, shape[-1] if shape else 1
         self.precision: Any = np.float64 if DTYPES[dtype].size == 8 else np.float32
         self.mean, self.scale = self.precision(declared.mean), self.precision(declared.scale or 1.0)
         self.smallest = DTYPES[dtype].finite[0]
@@ -149,6 +149,19 @@ class _Floats:
             rows[self.rng.random(len(rows)) < WHOLE_ROWS] = value
         return drawn
 
+    def symmetric(self) -> NDArray[Any]:
+        """As declared, but that the last two dimensions, or the only one, read the same backwards, and transposed where
+        they are equal: as filters do, and unit matrices, which come too."""
+        rows, columns = (1, *self.shape)[-2:]
+        at, to = np.ogrid[:rows, :columns]
+        first, second = np.minimum(at, rows - 1 - at), np.minimum(to, columns - 1 - to)
+        if rows == columns:
+            first, second = np.minimum(first, second), np.maximum(first, second)
+        drawn = self.as_declared()
+        whole = drawn[: self.count // (rows * columns) * rows * columns].reshape(-1, rows, columns)
+        whole[:] = at == to if rows == columns and self.rng.random() < 0.25 else whole[:, first, second]
+        return drawn
+
     def hidden(self) -> NDArray[Any]:
         """A stretch of very large negative numbers."""
         most = min(LARGEST, HEADROOM * DTYPES[self.dtype].finite[1])
@@ -167,14 +180,18 @@ class _Floats:
         return self.rng.integers(least, most, self.count).astype(self.precision)
 
     def exponents(self) -> NDArray[Any]:
-        """All magnitudes alike, up to `LARGEST` and the type's, or of a part around the declared scale."""
+        """All magnitudes alike, or powers of two, up to `LARGEST` (of float64 its tenth power) and the type's, or of a
+        part around the declared scale."""
         least, largest = DTYPES[self.dtype].finite
-        low, high = math.log2(least), math.log2(min(HEADROOM * largest, LARGEST))
+        most = LARGEST if DTYPES[self.dtype].size < 8 else LARGEST**10
+        low, high = math.log2(least), math.log2(min(HEADROOM * largest, most))
         if self.rng.random() < 0.75:
             middle, width = math.log2(self.scale), self.rng.uniform(4, LONGEST_EXPONENTS / 2)
             low, high = max(low, middle - width), min(high, middle + width)
         signs = self.rng.choice(np.array([-1, 1], self.precision), size=self.count)
-        return (signs * np.exp2(self.rng.uniform(low, high, self.count))).astype(self.precision)
+        logarithms = self.rng.uniform(low, high, self.count)
+        powers = self.rng.random() < 0.25
+        return (signs * np.exp2(np.ceil(logarithms) if powers else logarithms)).astype(self.precision)
 
     def subnormal(self) -> NDArray[Any]:
         """Beyond the normal numbers of the type."""
@@ -232,6 +249,7 @@ KINDS: dict[str, Callable[[_Floats], NDArray[Any]]] = {
     "lowest": _Floats.lowest,
     "padding": lambda one: one.stretch(0.0),
     "repeated": _Floats.stretch,
+    "symmetric": _Floats.symmetric,
     "counts": _Floats.counts,
     "nans": lambda one: one.scattered(np.nan) if one.rng.random() < 0.5 else one.masked(np.nan),
 }
@@ -280,7 +298,8 @@ CHANGES = ("all", "rows", "few")
 class Contents:
     """Kinds of contents, a seed, and values of scalars other than the task's.
 
-    kind: of all arrays except the ones that `arrays` names with a kind of their own. Each set of buffers holds one of
+    kind: of all arrays except the ones that `arrays` names with a kind of their own. numbers: that the source names,
+    which integers hold beside the ends of their range. Each set of buffers holds one of
     two variants. change: how the second differs from the first: everything is drawn anew; half of the rows, and single
     elements of others; or few elements of a single array. Drawn if left out.
     """
@@ -290,6 +309,7 @@ class Contents:
     change: str | None = None
     scalars: tuple[tuple[str, float], ...] = ()
     arrays: tuple[tuple[str, str], ...] = ()
+    numbers: tuple[int, ...] = ()
 
     @property
     def may_lose_infinities(self) -> bool:
@@ -344,7 +364,7 @@ def draw_variants(xp: Any, task: Task, workload: Workload, contents: Contents, c
         for argument in arrays:
             dtype, shape, fill = task.dtype_of(argument, workload), shapes[argument.name], fills[argument.name]
             kind, mate = contents.kind_of(argument.name), mate_of(task, argument)
-            block = draw("task" if kind == ALIKE else kind, fill, shape, dtype, rng, variant)
+            block = draw("task" if kind == ALIKE else kind, fill, shape, dtype, rng, variant, contents.numbers)
             made = spread(xp, xp.asarray(block.view(DTYPES[dtype].array)), math.prod(shape), rng)
             has_sign = DTYPES[dtype].is_float and fill.high is None
             made = _alike(xp, inputs[mate], made, shape[-1], rng, has_sign) if kind == ALIKE and mate else made
@@ -411,7 +431,13 @@ def _keep_part(
 
 
 def draw(
-    kind: str, declared: Fill, shape: tuple[int, ...], dtype: str, rng: np.random.Generator, variant: int = 0
+    kind: str,
+    declared: Fill,
+    shape: tuple[int, ...],
+    dtype: str,
+    rng: np.random.Generator,
+    variant: int = 0,
+    numbers: Sequence[int] = (),
 ) -> NDArray[Any]:
     """The elements of an array of `shape` whose task declares `declared` (as of `Fill.at`), flat, in the storage type.
 
@@ -423,9 +449,9 @@ def draw(
         last = None if declared.kind == "permutation" else round(declared.mean + declared.scale)
         return _indices(kind, count // row, row, last, rng, variant).astype(DTYPES[dtype].storage).reshape(-1)
     if not DTYPES[dtype].is_float:
-        values = _integers(kind, declared, count, row, DTYPES[dtype], rng, variant)
+        values = _integers(kind, declared, count, row, DTYPES[dtype], rng, variant, numbers)
         return _sorted(values, row, most=row) if declared.kind == "sorted" else values
-    floats = _Floats(declared, count, row, dtype, rng, variant)
+    floats = _Floats(declared, count, shape, dtype, rng, variant)
     bounded = declared.high is not None
     values = KINDS["task" if kind == "nans" and (bounded or declared.kind == "sorted") else kind](floats)
     if bounded:
@@ -470,7 +496,14 @@ def spread(xp: Any, block: Any, count: int, rng: np.random.Generator) -> Any:
 
 
 def _integers(
-    kind: str, declared: Fill, count: int, row: int, dtype: DataType, rng: np.random.Generator, variant: int
+    kind: str,
+    declared: Fill,
+    count: int,
+    row: int,
+    dtype: DataType,
+    rng: np.random.Generator,
+    variant: int,
+    numbers: Sequence[int],
 ) -> NDArray[Any]:
     """Whole numbers within the range that the task declares, as they may be indices; where it declares none, within
     the type's, or within a part of it that keeps sums of thousands of them in the type."""
@@ -498,6 +531,7 @@ def _integers(
     else:
         low, high = int(values.min()), int(values.max())
     marks = [low, high, max(low, min(0, high)), *(int(one.value) for one in declared.special)]
+    marks += [one for one in numbers if low <= one <= high]
     match kind:
         case "heavy_tails":
             near = np.array([low, low, min(low + 1, high), max(low, high - 1), high, high], storage)
@@ -527,8 +561,8 @@ def _integers(
             values += np.array(least, storage)
             return values
         case "sorted" if high - low < EXACT and rng.random() < 0.5:
-            numbers = int(rng.integers(low, high, endpoint=True)) - low + np.arange(count, dtype=np.int64)
-            return (low + numbers % (high - low + 1)).astype(storage)
+            upwards = int(rng.integers(low, high, endpoint=True)) - low + np.arange(count, dtype=np.int64)
+            return (low + upwards % (high - low + 1)).astype(storage)
     if kind != "sorted" or whole:
         values = rng.integers(low, high, count, np.int64 if low < 0 else np.uint64, endpoint=True).astype(storage)
     return _sorted(values, row, variant) if kind == "sorted" else values

@@ -329,6 +329,7 @@ ONLY: dict[str, Callable[[NDArray[Any]], bool]] = {
     "lowest": lambda x: is_stretch(x < -1e30),
     "padding": lambda x: is_stretch(x == 0),
     "repeated": lambda x: np.unique(x).size > 100 and max(second_often(column) for column in x.reshape(64, 64).T) > 5,
+    "symmetric": lambda x: np.unique(x).size > 1 and np.array_equal(x, x.reshape(64, 64).T.ravel()),
     "counts": lambda x: np.unique(x).size > 16 and bool((x == np.round(x)).all()),
     "nans": lambda x: bool(np.isnan(x).any()),
 }

@@ -9,7 +9,7 @@ enum { NONE = 0 };
 
 // Whole numbers in the order of floats; none of a number is NONE.
 __device__ __forceinline__ unsigned int ordered(float x) {
-    const unsigned int bits = __float_as_uint(x);
+    const unsigned int bits = __float_as_uint(x + 0.0f);  // one zero of both
     return bits ^ (static_cast<int>(bits) < 0 ? 0xffffffffu : 0x80000000u);
 }
 __device__ __forceinline__ float logit(unsigned int order) {
