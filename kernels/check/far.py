@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -37,7 +38,8 @@ REPEATS = range(64, (1 << 13) + 1)
 """Of the period: fewer leave too much to the reference, and of shorter periods a launch takes longer than its work."""
 MAX_FLOPS, MAX_SECONDS, TIMED = 1e12, 3.0, 5
 """Of a launch; the seconds are the plain kernel's for a period, the least of so many, times the periods."""
-MAX_STEPS, DRAWS = 2, 16
+MAX_STEPS, DRAWS, CHOICES = 2, 16, 4
+"""Steps; sets of sizes drawn for each; and of those that fit, how many the longest is taken from."""
 BITS = (14, 24)
 """Of the size of a period that is repeated: longer ones are for arrays of one size."""
 FREE_SHARE = 0.75
@@ -66,7 +68,11 @@ def far_steps(task: Task, limits: DeviceLimits, seed: int) -> list[FarStep]:
         every = itertools.product(BITS, names, range(DRAWS))
         drawn = (_drawn(shapes, argument, name, most, rng, bits) for bits, name, _ in every)
         fitting = (one for one in drawn if one and not infeasible_on(plain.template, {}, one.workload, limits))
-        if argument.name not in reached and len(made) < MAX_STEPS and (found := next(fitting, None)):
+        if argument.name in reached or len(made) == MAX_STEPS:
+            continue
+        some = [(math.prod(task.shape_of(argument, one.workload)), one) for one in itertools.islice(fitting, CHOICES)]
+        if some:
+            found = max(some, key=operator.itemgetter(0))[1]
             made.append(found)
             reached |= {
                 one.name for one in task.arguments if one.role != "scalar" and _is_far(task, one, found.workload)
@@ -105,17 +111,28 @@ def _drawn(
 
 
 def _repeats(task: Task, period: Workload, far: Workload, repeats: int) -> bool:
-    """Whether each array is that of `period`, as it is or repeated along one axis, as all results are."""
+    """Whether each array is that of `period`, as it is or repeated along one axis, as all results are, or none where
+    indices choose among what is repeated."""
+    results, chosen = set[bool](), False
     for argument in task.arguments:
         if argument.role == "scalar":
             continue
         short, long = task.shape_of(argument, period), task.shape_of(argument, far)
         grown = [after / before for before, after in zip(short, long, strict=True) if after != before]
-        if grown not in ([], [repeats]) or (argument.role != "in" and not grown):
+        if grown not in ([], [repeats]) or (grown and argument.fill.kind in ORDERED):
             return False
-        if grown and argument.fill.kind in ORDERED:
-            return False
-    return True
+        if argument.role != "in":
+            results.add(bool(grown))
+        chosen = chosen or (not grown and _indices_of(argument, period, far) > 0)
+    return results == {True} or (results == {False} and chosen)
+
+
+def _indices_of(argument: Argument, period: Workload, far: Workload) -> int:
+    """How many numbers an array of indices may hold in `period`, where it may hold more in `far`; 0 where not."""
+    if argument.role != "in" or argument.fill.high is None or argument.fill.kind in ORDERED:
+        return 0
+    before, after = (1 + one.mean + one.scale for one in map(argument.fill.at, (period, far)))
+    return round(before) if after > before else 0
 
 
 def launch_far(
@@ -196,6 +213,10 @@ class _Arrays:
         device, buffer = self._data.device, self._buffers[place.argument.name]
         short, whole = device.array(self._data.view(place, 0), place.dtype), device.array(buffer, place.dtype)
         outer, repeats = self._axes(place)
+        if repeats == 1 and (count := _indices_of(place.argument, self._far.period.workload, self._far.workload)):
+            # Each index chooses the same element of any of the periods.
+            further = count * np.random.default_rng(SEED).integers(self._far.repeats, size=short.size)
+            short = short + device.xp.asarray(further.astype(short.dtype))
         whole.reshape(outer, repeats, -1)[...] = short.reshape(outer, 1, -1)
         if device.xp is np:  # where the array is a copy
             device.write(buffer, whole.view(np.uint8))

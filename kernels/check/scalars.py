@@ -33,7 +33,8 @@ SCALARS: tuple[Callable[[float, Rng], float], ...] = (
     lambda own, rng: 1.0,
     lambda own, rng: math.copysign(10 ** float(rng.uniform(-12, -1)), own),
     lambda own, rng: math.copysign(float(rng.uniform(0, 2)), own) + own,
-    lambda own, rng: own * float(rng.uniform(-1, 1)),
+    lambda own, rng: float(rng.uniform(0, 1)),
+    lambda own, rng: -float(rng.uniform(0, 1)),
     lambda own, rng: own * 10 ** float(rng.uniform(0, 3)),
     lambda own, rng: float(rng.integers(2, 9)),
     lambda own, rng: -float(rng.integers(2, 9)),
@@ -49,8 +50,11 @@ def _whole_number(own: float, rng: Rng) -> int:
 
 
 def _near_a_size(size: float, rng: Rng) -> int:
-    """About a size of the workload, or half of it."""
-    return int(size) // int(rng.integers(1, 3)) + int(rng.choice((-1, 0, 0, 1)))
+    return int(size) + int(rng.integers(-1, 2))
+
+
+def _half_a_size(size: float, rng: Rng) -> int:
+    return int(size) // 2
 
 
 WHOLE_SCALARS: tuple[Callable[[float, Rng], float], ...] = (
@@ -61,6 +65,7 @@ WHOLE_SCALARS: tuple[Callable[[float, Rng], float], ...] = (
     lambda own, rng: own * int(rng.integers(2, 9)),
     *[_whole_number] * 3,
     _near_a_size,
+    _half_a_size,
     lambda own, rng: int(rng.integers(1 << 31, 1 << 32)),
 )
 """The same for a whole number that does not depend on sizes, as far as its type holds it; the last without a sign."""
@@ -95,8 +100,8 @@ def scalars_with(task: Task, workload: Workload, chosen: Mapping[str, int], seed
                     if make is WHOLE_SCALARS[-1] and dtype.span[0] < 0:
                         continue  # of a count the reference might not end
                     rng = np.random.default_rng([seed, level, *argument.name.encode()])
-                    sizes = [*workload.sizes.values()]
-                    value = make(rng.choice(sizes) if make is _near_a_size and sizes else own, rng)
+                    of_size = make in (_near_a_size, _half_a_size) and workload.sizes
+                    value = make(rng.choice([*workload.sizes.values()]) if of_size else own, rng)
                 if value != own and (dtype.is_float or dtype.span[0] <= value <= dtype.span[1]):
                     found.append((argument.name, value))
     return tuple(found)

@@ -25,9 +25,7 @@ __kernel void run(__global const float* x, __global float* out, int n, int d) {
 """
 READS_AGAIN = SCALE.replace("out[i] = 2 * x[i]", "out[i] = 2 * x[(ushort)i]")
 OVERFLOWS = SCALE.replace("out[i] = 2 * x[i]", "{ ushort at = i; out[at] = 2 * x[at]; }")
-SUMS = SCALE.replace(
-    "out[i] = 2 * x[i]", "{ float sum = 0; for (long j = i % d; j <= i; j += d) sum += x[j]; out[i] = sum; }"
-)
+SUMS = SCALE.replace("out[i] = 2 * x[i]", "{ float sum = 0; for (long j = 0; j <= i; ++j) sum += x[j]; out[i] = sum; }")
 
 
 @pytest.mark.parametrize("name", sorted(one.parent.name for one in LIBRARY.glob("*/task.toml")))
@@ -50,41 +48,57 @@ def test_a_step_for_each_task_has_arrays_beyond_32_bits_within_the_memory(name: 
             )
 
 
+ARRAYS = "x in float32 n d; out out float32 n d; n scalar int32 n; d scalar int32 d"
+CHOOSES = """
+__kernel void run(__global const int* ids, __global const float* table, __global float* out, int n, int v) {
+    for (int i = get_global_id(0); i < n; i += get_global_size(0)) out[i] = table[ids[i]];
+}
+"""
+CHOICE = 'ids in int32 n | low = 0, high = "v - 1"; table in float32 v; out out float32 n; '
+CHOICE += "n scalar int32 n; v scalar int32 v"
+DOUBLED, SUMMED = "2 * inputs['x']", "inputs['x'].cumsum().reshape(inputs['x'].shape)"
+CHOSEN = "inputs['table'][inputs['ids'].astype(int)]"
+
+
 @pytest.mark.parametrize(
-    ("plain", "source", "found"),
+    ("arrays", "long", "result", "plain", "source", "found"),
     [
-        (SCALE, SCALE, Passed),
-        (SCALE, OVERFLOWS, WrongResult),
-        (SCALE, READS_AGAIN, WrongResult),
-        (OVERFLOWS, SCALE, Skipped),  # the plain kernel overflows itself
-        (SUMS, SUMS, Skipped),  # its results along n do not repeat
+        (ARRAYS, "d", DOUBLED, SCALE, SCALE, Passed),
+        (ARRAYS, "d", DOUBLED, SCALE, OVERFLOWS, WrongResult),
+        (ARRAYS, "d", DOUBLED, SCALE, READS_AGAIN, WrongResult),
+        (ARRAYS, "d", DOUBLED, OVERFLOWS, SCALE, Skipped),  # the plain kernel overflows itself
+        (ARRAYS, "d", SUMMED, SUMS, SUMS, Skipped),  # its results do not repeat
+        (CHOICE, "v", CHOSEN, CHOOSES, CHOOSES, Passed),
+        (CHOICE, "v", CHOSEN, CHOOSES, CHOOSES.replace("[ids", "[(ushort)ids"), WrongResult),
     ],
 )
 def test_a_kernel_that_overflows_is_rejected_where_the_plain_one_does_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened: Any, device: Any, plain: str, source: str, found: type
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    opened: Any,
+    device: Any,
+    arrays: str,
+    long: str,
+    result: str,
+    plain: str,
+    source: str,
+    found: type,
 ) -> None:
     monkeypatch.setattr(far, "ELEMENTS", 2**16)
     monkeypatch.setattr(far, "BYTES", 2**18)
     if device.limits.backend != "opencl":
         pytest.skip("the kernels are in OpenCL C")
-    reference = "return {'out': inputs['x'].cumsum(axis=0)}" if plain is SUMS else "return {'out': 2 * inputs['x']}"
-    task = write_task(
-        tmp_path,
-        "x in float32 n d; out out float32 n d; n scalar int32 n; d scalar int32 d",
-        "n = 8, d = 16",
-        source=plain,
-        reference=reference,
-        launch='grid = ["16"], block = ["64"]',
-    )
+    sizes, launch = f"n = 8, {long} = 16", 'grid = ["16"], block = ["64"]'
+    returned = f"return {{'out': {result}}}"
+    task = write_task(tmp_path, arrays, sizes, source=plain, reference=returned, launch=launch)
     baseline = compiled_candidate(task, device)
     template = task.sources("opencl").baseline.template.model_copy(update={"source": source})
-    (step,) = far.far_steps(task, replace(GPU, backend="opencl"), seed=1)
+    steps = far.far_steps(task, replace(GPU, backend="opencl"), seed=1)
+    step = next(one for one in steps if one.workload.sizes[long] > one.period.workload.sizes[long])
     data = prepare_step(opened, task, step.period, max_bytes=1 << 28)
     assert not isinstance(data, Skipped)
-    result = far.launch_far(compiled_candidate(task, device, template), baseline, step, data, {})
-    assert isinstance(result, found), result
-    if isinstance(result, Passed):
-        assert step.repeats * math.prod(step.period.workload.sizes.values()) == math.prod(step.workload.sizes.values())
+    passed = far.launch_far(compiled_candidate(task, device, template), baseline, step, data, {})
+    assert isinstance(passed, found), passed
 
 
 def test_no_step_lengthens_what_a_task_cannot_repeat(tmp_path: Path) -> None:
