@@ -48,6 +48,12 @@ from tunesmith.kernels.spec.template import BACKENDS, Config, Template
 TOOL_FOLDERS = ("/usr/local/cuda/bin", "/opt/cuda/bin", "/opt/nvidia/nsight-compute")
 """Where tools are looked for besides PATH."""
 SANITIZER_TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+NOT_FOLLOWED = {
+    "racecheck": frozenset(("named barriers", "mbarriers", "bulk copies")),
+    "synccheck": frozenset(("named barriers",)),
+}
+"""What a tool takes for errors that are none (see `tunesmith.kernels.build.machine_code.unfollowed`); of named barriers
+synccheck does, where warps of several roles meet at one from different places."""
 ERROR_EXIT_CODE = 86
 """Exit code of a process under a sanitizer that found an error."""
 SANITIZER_SECONDS, PROFILER_SECONDS = 60.0, 120.0
@@ -159,8 +165,9 @@ def _sanitize_together(suspects: Sequence[Suspect], task: Task, limits: DeviceLi
         for one, code, output, left in runs:
             if code == ERROR_EXIT_CODE:
                 found = f"{one}: {_first_error(output)}"
-                if one == "racecheck" and all(hidden):
-                    why = f"as it does not follow {' and '.join(sorted(hidden[0]))}"
+                blind = [sorted(names & NOT_FOLLOWED.get(one, frozenset())) for names in hidden]
+                if all(blind):
+                    why = f"as it does not follow {' and '.join(blind[0])}"
                 elif name != "oclgrind" and _plain_fails(one, tools[one], plain_jobs, task, index, output):
                     why = "as it says the same of the plain kernel"
                 else:

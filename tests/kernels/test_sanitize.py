@@ -49,7 +49,6 @@ STEPS = [Step(workload, Contents("infinities")) for workload in TASK.workloads]
 PLAIN_KERNEL = Candidate(TASK.sources("cuda").baseline.template, {}, {})
 SUSPECT = Candidate(TASK.sources("cuda").baseline.template, {"suspect": 1}, {})
 SUSPECTS = [(SUSPECT, PLAIN_KERNEL, STEPS[at : at + 1]) for at in (0, 1)]
-HIDDEN = {(): Artifact("cuda", "sm_90", "softmax", b"", "", unfollowed=("mbarriers", "bulk copies"))}
 
 
 def pretend(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
@@ -107,14 +106,25 @@ def test_each_tool_s_result_is_told(tool: str, script: str, expected: str, tmp_p
     assert script != LATE or str(found).count(",") == 1
 
 
-@pytest.mark.parametrize("tool", ["racecheck", "memcheck"])
-def test_races_across_barriers_not_followed_decide_nothing(tool: str, tmp_path: Path, monkeypatch: Any) -> None:
+@pytest.mark.parametrize(
+    ("tool", "waits", "decides"),
+    [
+        ("racecheck", ("mbarriers", "bulk copies"), False),
+        ("synccheck", ("mbarriers", "named barriers"), False),
+        ("synccheck", ("mbarriers",), True),
+        ("memcheck", ("mbarriers", "named barriers"), True),
+    ],
+)
+def test_errors_at_barriers_not_followed_decide_nothing(
+    tool: str, waits: tuple[str, ...], decides: bool, tmp_path: Path, monkeypatch: Any
+) -> None:
     pretend(tmp_path, monkeypatch, f'[ $1 = --tool={tool} ] && {FOUND}; : > "$done"')
     monkeypatch.setattr("tunesmith.kernels.check.sanitizer.pickle.dumps", lambda job: repr(job[0]).encode())
-    hides = Candidate(TASK.sources("cuda").baseline.template, {"suspect": 1}, HIDDEN)
+    artifacts = {(): Artifact("cuda", "sm_90", "softmax", b"", "", unfollowed=waits)}
+    hides = Candidate(TASK.sources("cuda").baseline.template, {"suspect": 1}, artifacts)
     (found,) = sanitize([(hides, PLAIN_KERNEL, STEPS[:3])], TASK, LIMITS, 0)
-    assert isinstance(found, WrongResult) == (tool == "memcheck")
-    assert tool == "memcheck" or "as it does not follow bulk copies and mbarriers" in str(found)
+    assert isinstance(found, WrongResult) == decides
+    assert decides or f"as it does not follow {'named' if tool == 'synccheck' else 'bulk'}" in str(found)
 
 
 def test_once_a_tool_has_found_an_error_no_other_runs_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
