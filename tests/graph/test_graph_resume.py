@@ -92,29 +92,6 @@ def test_the_same_seed_asks_the_same_and_another_does_not(tmp_path: Path, monkey
     assert asked(tmp_path / "c") != asked(tmp_path / "a")
 
 
-@pytest.mark.parametrize(
-    ("ahead", "first", "stride"),
-    [
-        (1, 1, 4),
-        pytest.param(1, 3, 4, marks=pytest.mark.slow),
-        pytest.param(1, 2, 2, marks=pytest.mark.slow),
-        pytest.param(3, 1, 3, marks=pytest.mark.slow),
-    ],
-)
-def test_ended_anywhere_the_run_goes_on(tmp_path: Path, monkeypatch: Any, ahead: int, first: int, stride: int) -> None:
-    monkeypatch.setattr(SimulatedPool, "target_in_flight", ahead)
-    whole = run(tmp_path / "whole", evaluations=5, rounds=2)
-    total = len(rows(tmp_path / "whole"))
-    assert total > 15
-    for count in range(first, total, stride):
-        folder = tmp_path / f"ended-{count}"
-        interrupted(folder, monkeypatch, count, evaluations=5, rounds=2)
-        before = rows(folder)
-        require_whole(folder, before, resume(folder), whole, evaluations=5, same=ahead == 1)
-        compared = [(event.stage, event.data["workload"]) for event in rows(folder, "comparison")]
-        assert len(compared) == len(set(compared)) > 0, f"a comparison was made twice, ended after entry {count}"
-
-
 @pytest.mark.parametrize("strategy", ["default", "surrogate"])
 def test_resumed_with_more_gpus_the_search_asks_the_same(tmp_path: Path, monkeypatch: Any, strategy: str) -> None:
     """The pool may have more in flight then, and does not here, so that results come as they did."""
@@ -348,13 +325,14 @@ def script(call: ModelCall) -> Any:
     ("ahead", "counts"),
     [
         (3, range(2, 1000, 11)),
+        (1, range(1, 1000, 17)),
         pytest.param(1, range(1, 1000), marks=pytest.mark.slow),
         pytest.param(3, range(1, 1000, 3), marks=pytest.mark.slow),
     ],
 )
 def test_ended_anywhere_no_call_is_paid_twice(tmp_path: Path, monkeypatch: Any, ahead: int, counts: range) -> None:
     monkeypatch.setattr(ModelPool, "target_in_flight", ahead)
-    settings: dict[str, Any] = {"rounds": 2, "evaluations": 14}
+    settings: dict[str, Any] = {"rounds": 2, "evaluations": 14, "dispatch_shapes": 2}
     whole, models = model_run(tmp_path / "whole", script, **settings)
     paid, total = models.paid, len(rows(tmp_path / "whole"))
     assert len(paid) == len(set(paid)) == 8 and total > 40
@@ -372,6 +350,10 @@ def test_ended_anywhere_no_call_is_paid_twice(tmp_path: Path, monkeypatch: Any, 
         result, models = go_on(folder, script)
         require_whole(folder, before, result, whole, evaluations=14, same=ahead == 1)
         assert sorted(models.paid) == sorted(set(models.paid)), f"paid twice, ended after entry {count}"
-        ids = [json.dumps(event.data["template"]) for event in rows(folder, "template")]
-        assert len(ids) == len(set(ids))
+        templates = [json.dumps(event.data["template"]) for event in rows(folder, "template")]
+        compared = [(event.stage, event.data["workload"]) for event in rows(folder, "comparison")]
+        shapes = [event.data["workload"]["name"] for event in rows(folder, "shape")]
+        assert compared and shapes
+        for made in (templates, compared, shapes):
+            assert len(made) == len(set(made)), f"something was made twice, ended after entry {count}"
         assert ahead > 1 or models.paid == paid, "the resumed run asks what the uninterrupted one asks"
