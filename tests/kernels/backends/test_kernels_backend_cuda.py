@@ -213,7 +213,6 @@ def test_a_mapping_lies_across_a_multiple_of_4_gib(nbytes: int, at: int, reserve
     assert mapping.start <= first and first + nbytes <= mapping.start + mapping.size < first + nbytes + 2 * GRAIN
     assert reserved + BEYOND_EDGE <= mapping.start and mapping.start + mapping.size + BEYOND_EDGE <= reserved + room
     del mapping
-    gc.collect()
 
 
 @pytest.fixture(scope="module")
