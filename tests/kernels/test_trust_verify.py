@@ -516,7 +516,7 @@ def by_turns(names: Sequence[str], fast: str = "") -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize(("name", "limits"), by_turns(sorted(PATHS), "library/"))
+@pytest.mark.parametrize(("name", "limits"), by_turns(sorted(PATHS), "library/s"))
 def test_steps_for_each_template_of_a_task_keep_to_the_bounds(name: str, limits: DeviceLimits) -> None:
     task = read_task(PATHS[name])
     if limits.backend in task.backends and any(limits.kind in one.devices for one in task.workloads):
