@@ -321,6 +321,13 @@ def test_who_waits_or_begins_uses_up_no_time(monkeypatch: pytest.MonkeyPatch) ->
     assert lock.release.called
 
 
+def runner_of(call: Any, **options: Any) -> StepRunner:
+    """One whose process answers calls by `call`."""
+    examiner: Any = SimpleNamespace(starts=1, call=call)
+    device: Any = SimpleNamespace(take=lambda: 0.0)
+    return StepRunner(TASK, resolve_target("h200"), Deadlines(), examiner, device, lambda _: None, **options)
+
+
 def made_up(size: int) -> Step:
     workload = TASK.workloads[0].model_copy(update={"sizes": {"n": size}, "name": str(size)})
     return Step(workload, Contents(), derived=True)
@@ -357,10 +364,7 @@ def test_the_time_in_which_checks_are_compiled_is_not_the_kernels() -> None:
     def call(method: str, seconds: float, *_: object) -> TimedOut | None:
         return TimedOut("run", seconds) if method == "try_baseline" else None
 
-    examiner: Any = SimpleNamespace(starts=1, call=call)
-    runner = StepRunner(
-        TASK, resolve_target("h200"), Deadlines(), examiner, examiner, lambda _: None, Path(), baseline_ends=True
-    )
+    runner = runner_of(call, baseline_ends=True)
     assert runner.try_plain(made_up(100), findings) is not None
     assert runner.is_cold(made_up(100)) and findings.left_out(made_up(8)) is None
     for size in (100, 200):
@@ -376,9 +380,7 @@ def test_each_edge_of_memory_occurs_on_made_up_sizes_and_all_on_the_task_s_own(m
             tried.append(arguments[-1])
         return {"try_edges": True, "skips_right_results": None}.get(method, Passed("", {}, {}, True))
 
-    examiner: Any = SimpleNamespace(starts=1, call=call)
-    device: Any = SimpleNamespace(take=lambda: 0.0)
-    runner = StepRunner(TASK, resolve_target("h200"), Deadlines(), examiner, device, lambda _: None)
+    runner = runner_of(call)
     for left_out in ("try_plain", "_cover"):
         monkeypatch.setattr(StepRunner, left_out, lambda *_: None)
     for place in range(40):
@@ -400,9 +402,7 @@ def test_a_made_up_scalar_that_the_plain_kernel_is_not_for_rejects_nothing(fails
             return Skipped(step.name, "the plain kernel is not right there")
         return {"verify": wrong, "time_baseline": 0.001}.get(method)
 
-    examiner: Any = SimpleNamespace(starts=1, call=call)
-    device: Any = SimpleNamespace(take=lambda: 0.0)
-    runner = StepRunner(TASK, resolve_target("h200"), Deadlines(), examiner, device, lambda _: None)
+    runner = runner_of(call)
     step = made_up(8)
     scaled = replace(step, contents=replace(step.contents, scalars=(("scale", -1.0),)))
     found = runner.run(scaled, 0, Findings(KERNELS, 20.0), mock.MagicMock())
