@@ -292,17 +292,6 @@ def test_large_workloads_are_one_process_alone_and_an_error_ends_all() -> None:
     assert all(one.killed.is_set() for one in runners)
 
 
-@pytest.mark.slow
-def test_several_processes_give_the_verdict_of_one(device: Any) -> None:
-    template = TASK.sources("opencl").templates[0]
-    question = (template, template.default_config, None)
-    one, several = (
-        judge(TASK, device.limits, device.index, [question], JudgeOptions(3, processes=count))[0] for count in (1, 3)
-    )
-    assert one.accepted and several.accepted
-    assert [step.step for step in one.steps] == [step.step for step in several.steps]
-
-
 def test_who_waits_or_begins_uses_up_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else every slow step, whose process is killed, would be a first one again, and nothing would end the verdict."""
     own = [pretended_step(seconds=0.3), pretended_step(seconds=0.05, derived=True)]
