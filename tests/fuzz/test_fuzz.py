@@ -112,13 +112,9 @@ def test_sources() -> None:
     fuzz(40, st.text(alphabet="__global__ void k(float* p){}[];<>=+*if for return 0123\n#define", max_size=200), check)
 
 
-@pytest.fixture
-def task(tmp_path: Path) -> Path:
-    return shutil.copytree(SCALE_ADD.parent, tmp_path / "task")
-
-
 @pytest.mark.parametrize(("name", "options"), [("task.toml", ()), ("template.toml", ("--json",))])
-def test_task_files(task: Path, device: Any, said: Callable[..., int], name: str, options: tuple[str, ...]) -> None:
+def test_task_files(tmp_path: Path, device: Any, said: Callable[..., int], name: str, options: Any) -> None:
+    task = shutil.copytree(SCALE_ADD.parent, tmp_path / "task")
     whole = (task / name).read_text()
 
     def check(text: str) -> None:

@@ -225,16 +225,11 @@ def opened(here: Any) -> Device:
     return open_device(here.limits, here.index)
 
 
-@pytest.fixture(scope="module")
-def compiler_for_here(here: Any) -> Compiler:
-    return open_compiler(here.limits)
-
-
 @pytest.mark.gpu
 class TestCudaDevice(DeviceContract):
-    @pytest.fixture
-    def compiler(self, compiler_for_here: Compiler) -> Compiler:
-        return compiler_for_here
+    @pytest.fixture(scope="class")
+    def compiler(self, here: Any) -> Compiler:
+        return open_compiler(here.limits)
 
     def test_kinds_of_memory_add_up_and_are_read(self, compiler: Compiler, opened: Device) -> None:
         """Neither alone exceeds what needs no opting in; together they do."""
