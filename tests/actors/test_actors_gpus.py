@@ -10,7 +10,6 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from compiling import files_of_at_most
 from hypothesis import given
 from hypothesis import strategies as st
 from pretence import LIMITS, TASK, TEMPLATE, WORKLOAD, all_measured, drain, make_pool, pretending, requests, run
@@ -18,8 +17,6 @@ from pretence import LIMITS, TASK, TEMPLATE, WORKLOAD, all_measured, drain, make
 from tunesmith.actors.pool import ROOF_EXCLUDE_DEVIATION, deviation, typical
 from tunesmith.actors.ray_cluster import cluster, cpu_share, survey, total
 from tunesmith.actors.workers import Deadlines
-from tunesmith.graph.journal.events import Evaluated
-from tunesmith.graph.journal.log import Journal, JournalError
 from tunesmith.graph.setup import choose_device
 from tunesmith.hw.device_lock import Holder
 from tunesmith.hw.errors import NoDevice, TunesmithError
@@ -30,7 +27,7 @@ from tunesmith.kernels.build.source import code_key, specialise
 from tunesmith.kernels.measure.bench import ComparisonRequest
 from tunesmith.kernels.measure.opponents import Encounter
 from tunesmith.kernels.measure.timing import Comparison, Precision
-from tunesmith.kernels.outcome import Crashed, Evaluation, Measured, TimedOut
+from tunesmith.kernels.outcome import Crashed, Measured, TimedOut
 from tunesmith.kernels.spec.task import KernelOpponent
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")  # with three pretended GPUs
@@ -283,18 +280,6 @@ def test_a_lane_that_hangs_costs_one_visit_and_a_cache_that_cannot_be_written_is
         found = run(pool, 8)
     assert Counter(next(iter(one.outcomes.values())).kind for one in found) == {"measured": 7, "timed_out": 1}
     assert not any(one.cached for one in found) and len(said) == 1 and "cannot be written" in said[0]
-
-
-def test_a_full_disk_ends_a_run_with_a_sentence_and_loses_nothing(tmp_path: Path) -> None:
-    evaluation = Evaluation("x" * 1000, {}, {})
-    told = pytest.raises(JournalError, match=r"cannot be written.*tunesmith resume.*\.$")
-    with Journal(tmp_path / "run", create=True) as journal, files_of_at_most(400_000), told:
-        for number in range(2000):
-            journal.append(Evaluated(number=number, evaluation=evaluation))
-    with Journal(tmp_path / "run", create=False) as journal:
-        kept = [entry.event.number for entry in journal.entries(Evaluated)]
-        assert kept == list(range(number)), "everything before the full disk is there"
-        journal.append(Evaluated(number=number, evaluation=evaluation))
 
 
 def shared_code(count: int) -> list[EvaluationRequest]:

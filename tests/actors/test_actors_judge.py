@@ -292,17 +292,6 @@ def test_large_workloads_are_one_process_alone_and_an_error_ends_all() -> None:
     assert all(one.killed.is_set() for one in runners)
 
 
-@pytest.mark.slow
-def test_several_processes_give_the_verdict_of_one(device: Any) -> None:
-    template = TASK.sources("opencl").templates[0]
-    question = (template, template.default_config, None)
-    one, several = (
-        judge(TASK, device.limits, device.index, [question], JudgeOptions(3, processes=count))[0] for count in (1, 3)
-    )
-    assert one.accepted and several.accepted
-    assert [step.step for step in one.steps] == [step.step for step in several.steps]
-
-
 def test_who_waits_or_begins_uses_up_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else every slow step, whose process is killed, would be a first one again, and nothing would end the verdict."""
     own = [pretended_step(seconds=0.3), pretended_step(seconds=0.05, derived=True)]
@@ -319,6 +308,13 @@ def test_who_waits_or_begins_uses_up_no_time(monkeypatch: pytest.MonkeyPatch) ->
     assert not lock.release.called, "this thread uses it"
     device.leave()
     assert lock.release.called
+
+
+def runner_of(call: Any, **options: Any) -> StepRunner:
+    """One whose process answers calls by `call`."""
+    examiner: Any = SimpleNamespace(starts=1, call=call)
+    device: Any = SimpleNamespace(take=lambda: 0.0)
+    return StepRunner(TASK, resolve_target("h200"), Deadlines(), examiner, device, lambda _: None, **options)
 
 
 def made_up(size: int) -> Step:
@@ -357,10 +353,7 @@ def test_the_time_in_which_checks_are_compiled_is_not_the_kernels() -> None:
     def call(method: str, seconds: float, *_: object) -> TimedOut | None:
         return TimedOut("run", seconds) if method == "try_baseline" else None
 
-    examiner: Any = SimpleNamespace(starts=1, call=call)
-    runner = StepRunner(
-        TASK, resolve_target("h200"), Deadlines(), examiner, examiner, lambda _: None, Path(), baseline_ends=True
-    )
+    runner = runner_of(call, baseline_ends=True)
     assert runner.try_plain(made_up(100), findings) is not None
     assert runner.is_cold(made_up(100)) and findings.left_out(made_up(8)) is None
     for size in (100, 200):
@@ -376,9 +369,7 @@ def test_each_edge_of_memory_occurs_on_made_up_sizes_and_all_on_the_task_s_own(m
             tried.append(arguments[-1])
         return {"try_edges": True, "skips_right_results": None}.get(method, Passed("", {}, {}, True))
 
-    examiner: Any = SimpleNamespace(starts=1, call=call)
-    device: Any = SimpleNamespace(take=lambda: 0.0)
-    runner = StepRunner(TASK, resolve_target("h200"), Deadlines(), examiner, device, lambda _: None)
+    runner = runner_of(call)
     for left_out in ("try_plain", "_cover"):
         monkeypatch.setattr(StepRunner, left_out, lambda *_: None)
     for place in range(40):
@@ -400,9 +391,7 @@ def test_a_made_up_scalar_that_the_plain_kernel_is_not_for_rejects_nothing(fails
             return Skipped(step.name, "the plain kernel is not right there")
         return {"verify": wrong, "time_baseline": 0.001}.get(method)
 
-    examiner: Any = SimpleNamespace(starts=1, call=call)
-    device: Any = SimpleNamespace(take=lambda: 0.0)
-    runner = StepRunner(TASK, resolve_target("h200"), Deadlines(), examiner, device, lambda _: None)
+    runner = runner_of(call)
     step = made_up(8)
     scaled = replace(step, contents=replace(step.contents, scalars=(("scale", -1.0),)))
     found = runner.run(scaled, 0, Findings(KERNELS, 20.0), mock.MagicMock())

@@ -1,4 +1,4 @@
-"""Task files, templates, expressions, settings, tables and the files of a run, changed at random.
+"""Task files, templates, expressions, sources, settings, tables and the files of a run, changed at random.
 
 Whatever is read ends in a result or in one sentence with exit code 2: no traceback, no hang. In the usual suite each
 test tries a few dozen examples, always the same. TUNESMITH_FUZZ=100 has each try a hundred times as many new ones:
@@ -27,6 +27,11 @@ from simulated_pool import SCALE_ADD, simulate_device
 
 from tunesmith.graph.settings import make_settings, read_settings
 from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.reader.draft import draft
+from tunesmith.kernels.reader.parse import SourceError
+from tunesmith.kernels.reader.syntax import Syntax
+from tunesmith.kernels.rewrite.facts import Facts
+from tunesmith.kernels.rewrite.sharing import sharing
 from tunesmith.kernels.spec.expression import ExpressionError, parse
 from tunesmith.kernels.spec.taskfile import load_task, parse_config
 
@@ -94,13 +99,22 @@ def test_expressions() -> None:
     fuzz(400, EXPRESSIONS, check)
 
 
-@pytest.fixture
-def task(tmp_path: Path) -> Path:
-    return shutil.copytree(SCALE_ADD.parent, tmp_path / "task")
+def test_sources() -> None:
+    def check(code: str) -> None:
+        try:
+            found = Facts(Syntax(code, "cuda", None))
+            sharing(found)
+            assert isinstance(found.oddities, dict)
+            draft(code, None, "the source")
+        except SourceError as error:
+            assert str(error).startswith("the source")
+
+    fuzz(40, st.text(alphabet="__global__ void k(float* p){}[];<>=+*if for return 0123\n#define", max_size=200), check)
 
 
 @pytest.mark.parametrize(("name", "options"), [("task.toml", ()), ("template.toml", ("--json",))])
-def test_task_files(task: Path, device: Any, said: Callable[..., int], name: str, options: tuple[str, ...]) -> None:
+def test_task_files(tmp_path: Path, device: Any, said: Callable[..., int], name: str, options: Any) -> None:
+    task = shutil.copytree(SCALE_ADD.parent, tmp_path / "task")
     whole = (task / name).read_text()
 
     def check(text: str) -> None:

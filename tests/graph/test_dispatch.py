@@ -183,26 +183,6 @@ def test_winners_are_measured_on_drawn_shapes_and_the_rule_is_tried_on_half_of_t
     assert dispatch["rule"] == {"test": "n % 8 != 0", "yes": {"folder": "baseline"}, "no": {"folder": "general"}}
 
 
-def test_what_was_measured_before_an_interruption_is_not_measured_again(tmp_path: Path, monkeypatch: Any) -> None:
-    asked: list[str] = []
-    compared = SimulatedPool.compare
-
-    def interrupted(self: SimulatedPool, *given: Any, **keywords: Any) -> WorkloadComparison:
-        if keywords["rounds"] == 20:
-            if len(asked) == 3:
-                raise KeyboardInterrupt
-            asked.append(given[2])
-        return compared(self, *given, **keywords)
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(SimulatedPool, "compare", interrupted)
-        run(tmp_path / "run", dispatch_shapes=4)
-    found = resume(tmp_path / "run").summary.dispatching
-    names = [event.workload.name for event in events(tmp_path / "run", ShapeCompared)]
-    assert names[:3] == asked and len(names) == len(set(names)) == 6
-    assert found is not None and found.tested == 2
-
-
 @pytest.mark.parametrize("baseline_fails", [False, True])
 def test_kernels_wrong_on_drawn_shapes_are_out(tmp_path: Path, monkeypatch: Any, baseline_fails: bool) -> None:
     """A shape on which the baseline fails as well tells nothing."""

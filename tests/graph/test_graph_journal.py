@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from compiling import files_of_at_most
 from journal_rows import alter, rows
 from simulated_pool import SCALE_ADD
 
@@ -133,6 +134,16 @@ def test_everything_appended_survives_a_kill(tmp_path: Path, attempt: int) -> No
         assert len(numbers) >= len(returned) - 1
         journal.append(asked(len(numbers)))
         assert len(list(journal.entries(Asked))) == len(numbers) + 1
+
+
+def test_a_full_disk_is_a_sentence_and_loses_nothing(tmp_path: Path) -> None:
+    told = pytest.raises(JournalError, match=r"cannot be written.*tunesmith resume.*\.$")
+    with Journal(tmp_path, create=True) as journal, files_of_at_most(400_000), told:
+        for number in range(2000):
+            journal.append(asked(number, text="x" * 1000))
+    with Journal(tmp_path, create=False) as journal:
+        assert [entry.event.number for entry in journal.entries(Asked)] == list(range(number))
+        journal.append(asked(number))
 
 
 def test_what_is_no_journal_and_where_none_can_be_made(tmp_path: Path) -> None:

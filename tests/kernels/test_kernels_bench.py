@@ -286,11 +286,6 @@ def opened(device):
     return open_device(device.limits, device.index), OpenclCompiler(device.index)
 
 
-@pytest.fixture(scope="module")
-def roofs(opened):
-    return measure_roofline(opened[0], compile_probes(opened[1], "opencl"))
-
-
 def seconds(opened, entry: str, source: str, count: int, blocks: int, threads: int, *arguments) -> list[float]:
     """Sorted samples of a kernel on `count` sets of its arguments, of which arrays are given by their bytes."""
     launched, compiler = opened
@@ -303,8 +298,10 @@ def seconds(opened, entry: str, source: str, count: int, blocks: int, threads: i
     return [one / count for one in sorted(launched.times([sequence] * 7))]
 
 
-def test_every_probe_gives_a_roof_that_no_kernel_beats(opened, roofs):
-    assert len(compile_probes(opened[1], "opencl")) == 5
+def test_every_probe_gives_a_roof_that_no_kernel_beats(opened):
+    probes = compile_probes(opened[1], "opencl")
+    roofs = measure_roofline(opened[0], probes)
+    assert len(probes) == 5
     assert roofs.peak_bandwidth and roofs.peak_flops["float32"] and roofs.launch_seconds
     count = 3 + opened[0].cold_bytes // (8 * COUNT)
     taken = seconds(opened, "scale", SCALE, count, COUNT // 256, 256, 4 * COUNT, 4 * COUNT, np.float32(0.5))[3]

@@ -34,7 +34,8 @@ TASKS = (
 )
 RAW = Path(__file__).resolve().parent.parent / "raw"
 RAW_TASKS = sorted(path.parent.name for path in RAW.glob("*/task.toml"))
-WITH_OPENCL = tuple(name for name in TASKS if "opencl" in load_task(name).backends)
+LIBRARY = {name: load_task(name) for name in TASKS}
+WITH_OPENCL = tuple(name for name, task in LIBRARY.items() if "opencl" in task.backends)
 DTYPES = ("float16", "bfloat16", "float32")
 MORE_TUNED = {"quantize_per_token": {"int8", "float8_e4m3"}, "stencil3x3": {"float32"}, "topk_softmax": {"float32"}}
 """What is tuned on besides float16."""
@@ -95,7 +96,7 @@ def test_these_are_all_and_each_has_an_opponent() -> None:
 @pytest.mark.parametrize("name", TASKS)
 class TestDescription:
     def test_it_has_templates_workloads_and_a_large_space(self, name: str) -> None:
-        task = load_task(name)
+        task = LIBRARY[name]
         assert task.name == name and task.entry == ("gemm" if name == "skinny_gemm" else name)
         assert set(task.backends) <= {"cuda", "opencl"} and "cuda" in task.backends
         for sources in task.backends.values():
@@ -106,7 +107,6 @@ class TestDescription:
                 assert template.description
                 assert all(parameter.doc and len(parameter.values) > 1 for parameter in template.parameters)
                 assert all(constraint.because.endswith(".") for constraint in template.constraints)
-        task = load_task(name)
         for kind, tuned, held_out in (("gpu", 6, 6), ("cpu", 2, 2))[: len(task.backends)]:
             assert len(task.workloads_for(kind, held_out=False)) >= tuned
             assert len(task.workloads_for(kind, held_out=True)) >= held_out
@@ -118,7 +118,6 @@ class TestDescription:
         for workload in task.workloads:
             assert task.bytes_of(workload) < 8 * GIB
             assert task.flops_of(workload) > 0 or name == "transpose"
-        task = load_task(name)
         for target in ("sm_75", "sm_80", "sm_90"):
             limits = resolve_target(target)
             usable = [one for one in task.sources("cuda").templates if one.runs_on(device_names(limits))]
@@ -147,7 +146,7 @@ def check_cuda(name: str, target: str, dtype: str, count: int, seed: int) -> Non
     can be launched."""
     limits = resolve_target(target)
     compiler = nvrtc_for(limits.arch)
-    sources = load_task(name).sources("cuda")
+    sources = LIBRARY[name].sources("cuda")
     workload = small_workloads(name, dtype)[-1]
     candidates: list[tuple[Template, Config]] = [(sources.baseline.template, {})]
     candidates += [(one.template, {}) for one in sources.opponents]
@@ -247,7 +246,7 @@ def opencl(device: DeviceInfo) -> OpenclRunner:
 )
 @pytest.mark.parametrize("name", WITH_OPENCL)
 def test_opencl_computes_what_the_reference_says(name: str, dtype: str, count: int, opencl: OpenclRunner) -> None:
-    task, workloads = load_task(name), small_workloads(name, dtype)
+    task, workloads = LIBRARY[name], small_workloads(name, dtype)
     sources, seed = task.sources("opencl"), 10 * (count > 1) + DTYPES.index(dtype)
     opencl.check(task, sources.baseline.template, {}, workloads, optimised=count > 1)
     optimised = count > 1 or dtype == "float32"
@@ -258,7 +257,7 @@ def test_opencl_computes_what_the_reference_says(name: str, dtype: str, count: i
 
 # Of functions of PyTorch.
 SIZES = {"m": 5, "n": 3, "k": 2, "h": 4, "d": 40, "pairs": 8}
-OPPONENTS = [(name, one) for name in library_tasks() for one in load_task(name).opponents]
+OPPONENTS = [(name, one) for name, task in LIBRARY.items() for one in task.opponents]
 
 
 @pytest.fixture(scope="module")
@@ -268,7 +267,7 @@ def torch() -> Any:
 
 def require_right(name: str, opponent: FunctionOpponent, dtype: str, opened: Any) -> None:
     """It computes what the task does."""
-    task = load_task(name)
+    task = LIBRARY[name]
     workload = Workload(name="small", sizes={name: SIZES[name] for name in task.size_names}, types={"T": dtype})
     data = WorkloadData(opened, task, workload, seed=0, max_bytes=1 << 28)
     found = prepare_opponent(opponent, data, opened.sample_seconds)
@@ -306,7 +305,7 @@ def test_a_raw_kernel_compiles(name: str, nvrtc: Any) -> None:
 
 
 def test_gemm_takes_the_tensor_cores_that_a_device_has() -> None:
-    templates = load_task("gemm").sources("cuda").templates
+    templates = LIBRARY["gemm"].sources("cuda").templates
     portable = ["tensor_cores", "tiles"]
     wanted = {"sm_75": ["tiles"], "sm_80": portable, "sm_120": portable, "sm_90": ["warpgroups", *portable]}
     for target, names in wanted.items():
@@ -321,6 +320,6 @@ def test_the_tolerance_refuses_an_accumulation_in_float16_and_accepts_one_in_flo
     for i in range(1024):
         half += a[:, i : i + 1] * b[i : i + 1]
     single = (a.astype(np.float32) @ b.astype(np.float32)).astype(np.float16)
-    expected, tolerance = a.astype(np.float64) @ b, load_task("gemm").tolerance_of("float16")
+    expected, tolerance = a.astype(np.float64) @ b, LIBRARY["gemm"].tolerance_of("float16")
     refused, accepted = (deviation(np, got.astype(np.float64), expected, tolerance).max() for got in (half, single))
     assert accepted < 1 < refused

@@ -454,11 +454,6 @@ class Driver:
         return int(code) or int(self.api.cuCtxSynchronize()[0])
 
 
-@pytest.fixture(scope="module")
-def driver(gpu: DeviceInfo) -> Driver:
-    return Driver(gpu)
-
-
 def candidates(template: Template, limits: DeviceLimits, seed: int) -> Iterator[tuple[Config, str | None]]:
     """Different points of the whole product, feasible or not, with the kind of the rule that refuses each."""
     space = feasible(template, [TINY], limits)
@@ -471,10 +466,10 @@ def candidates(template: Template, limits: DeviceLimits, seed: int) -> Iterator[
 @pytest.mark.gpu
 @pytest.mark.slow
 def test_what_is_refused_for_a_limit_of_the_device_cannot_be_launched_and_what_is_kept_can(
-    gpu: DeviceInfo, driver: Driver
+    gpu: DeviceInfo,
 ) -> None:
     """The second, as a driver that refuses everything would pass for agreement."""
-    asked: Counter[str] = Counter()
+    driver, asked = Driver(gpu), Counter[str]()
     for template, seed in ((gemm(), 1), (ANY_GEOMETRY, 2)):
         kinds = ((config, kind) for config, kind in candidates(template, gpu.limits, seed) if kind in LIMITED)
         for _, (config, kind) in zip(range(POINTS // 2), kinds, strict=False):

@@ -6,6 +6,7 @@ What is looked at in a step (`verify.CHECKS`), the kinds of contents and the rea
 more entry without its mutant fails here.
 """
 
+import importlib
 import itertools
 import random
 import re
@@ -21,7 +22,6 @@ from judging import FOLDER, Fixture, compiler_verdict, edited, fixtures, verdict
 from numpy.typing import NDArray
 
 from tunesmith.actors.workers import Deadlines
-from tunesmith.cli.measure import mutants
 from tunesmith.hw.probe import DeviceInfo, probe_cuda
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.backends import open_compiler, open_device
@@ -372,7 +372,13 @@ def test_each_way_of_changing_inputs_is_another(change: str) -> None:
 SOURCE = (Path(__file__).with_name("sources") / "total.cl").read_text()
 
 
-def edited_lines(operator: str) -> set[str]:
+@pytest.fixture(scope="module")
+def mutants() -> Any:
+    # Imported here, as its statistics take a second to import, in each process that collects tests.
+    return importlib.import_module("tunesmith.cli.measure.mutants")
+
+
+def edited_lines(mutants: Any, operator: str) -> set[str]:
     """The changed lines by an operator."""
     found = set()
     for edit in mutants.edits(SOURCE, ["n", "d"], "opencl", random.Random(0)):
@@ -401,13 +407,14 @@ def edited_lines(operator: str) -> set[str]:
         ("sign", "#define TWICE(x) ((x) - (x))"),
     ],
 )
-def test_edits_of_each_operator(operator: str, line: str) -> None:
-    assert line in edited_lines(operator)
+def test_edits_of_each_operator(mutants: Any, operator: str, line: str) -> None:
+    assert line in edited_lines(mutants, operator)
 
 
-def test_statements_are_dropped_whole_and_shares_have_intervals() -> None:
-    assert edited_lines("barrier") == {";"} and {";", "for (int i = 0; i < d; ++i) ;"} == edited_lines("statement")
-    assert any("vstore_half_rte(sum" in line for line in edited_lines("half"))
+def test_statements_are_dropped_whole_and_shares_have_intervals(mutants: Any) -> None:
+    assert edited_lines(mutants, "barrier") == {";"}
+    assert edited_lines(mutants, "statement") == {";", "for (int i = 0; i < d; ++i) ;"}
+    assert any("vstore_half_rte(sum" in line for line in edited_lines(mutants, "half"))
     changed = [SOURCE[edit.start : edit.end] for edit in mutants.edits(SOURCE, [], "opencl", random.Random(0))]
     assert "64" not in changed and "8" not in changed
     kept = {"candidate": "a", "kernel": "k", "class": "guard", "verdict": "accepted", "reason": "", "printed": ""}
@@ -421,7 +428,7 @@ def test_statements_are_dropped_whole_and_shares_have_intervals() -> None:
 
 
 @pytest.mark.parametrize(("backend", "least"), [("opencl", 14), ("cuda", 29)])
-def test_every_kernel_has_mutants_and_a_seed_repeats_them(backend: Any, least: int) -> None:
+def test_every_kernel_has_mutants_and_a_seed_repeats_them(mutants: Any, backend: Any, least: int) -> None:
     kernels = list(mutants.kernels(backend))
     assert len(kernels) >= least
     by_kernel = [mutants.mutants_of(one, 3, set()) for one in kernels]
@@ -434,14 +441,13 @@ def test_every_kernel_has_mutants_and_a_seed_repeats_them(backend: Any, least: i
     }
 
 
-def mutants_of(backend: Any, kernel: str) -> list[mutants.Mutant]:
-    (original,) = (one for one in mutants.kernels(backend) if one.file == kernel)
-    return mutants.mutants_of(original, 0, set())
-
-
 @pytest.mark.slow
-def test_mutants_are_judged_but_for_those_with_the_kernels_own_code(device: DeviceInfo) -> None:
-    def with_line(found: list[mutants.Mutant], after: str) -> mutants.Mutant:
+def test_mutants_are_judged_but_for_those_with_the_kernels_own_code(mutants: Any, device: DeviceInfo) -> None:
+    def mutants_of(backend: Any, kernel: str) -> list[Any]:
+        (original,) = (one for one in mutants.kernels(backend) if one.file == kernel)
+        return mutants.mutants_of(original, 0, set())
+
+    def with_line(found: list[Any], after: str) -> Any:
         return next(one for one in found if one.after.startswith(after))
 
     found = mutants_of("opencl", "silu_and_mul/baseline")

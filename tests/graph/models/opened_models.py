@@ -2,14 +2,17 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 from pydantic import BaseModel, Field
 
+from tunesmith.graph.context import Context
 from tunesmith.graph.journal.events import Event, ModelsUsage
-from tunesmith.graph.journal.log import Journal
+from tunesmith.graph.journal.log import Journal, RunLog
 from tunesmith.graph.models.calls import Message, ModelCall, ModelFailed, Models, Reply
 from tunesmith.graph.models.opening import models_summary
+from tunesmith.graph.roles.planner import calls_left
 from tunesmith.graph.settings import Settings
 
 KEY = "sk-test-4fA9zQ2LmX7"
@@ -56,6 +59,12 @@ class Opened:
     @property
     def account(self) -> ModelsUsage:
         return models_summary(self.settings, self.journal)  # type: ignore[return-value]
+
+    @property
+    def calls_left(self) -> int | None:
+        """What rules that plan calls take to be left of --max-calls."""
+        shared = SimpleNamespace(settings=self.settings, journal=self.journal, log=RunLog(self.journal))
+        return calls_left(cast(Context, shared))
 
     def everything(self) -> str:
         """All that the run wrote and said."""

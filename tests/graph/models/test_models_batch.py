@@ -180,8 +180,8 @@ def test_a_broken_line_is_named(tmp_path: Path) -> None:
 def test_caps_hold_for_what_is_written_down(batch: Any, air: Path, server: FakeOpenAI) -> None:
     for _ in range(2):
         with pytest.raises(Waiting):
-            batch(max_calls=2).ask(*CALLS)
-        assert len(requests(air)) == 2
+            (opened := batch(max_calls=2)).ask(*CALLS)
+        assert len(requests(air)) == 2 and opened.calls_left == 0, "a plan by rules counts what is under way"
     serve(air, server)
     assert kinds(batch(max_calls=2).ask(*CALLS)) == ["ok", "ok", "capped"]
 

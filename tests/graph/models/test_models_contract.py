@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_openai import REFUSED, TRUNCATED, Behaviour, FakeOpenAI, answer, serve, status
+from fake_openai import REFUSED, TRUNCATED, FakeOpenAI, answer, serve, status
 from opened_models import Move, Opened, call, kinds
 
 from tunesmith.graph.models.calls import ModelCall, ModelFailed, Reply, Waiting
@@ -67,30 +67,19 @@ def test_answers_are_values_of_the_schema_in_the_order_of_the_calls_and_known_on
     assert len(way.last.events("model_call")) == 4
 
 
-@pytest.mark.parametrize(
-    ("behaviour", "kind"),
-    [(REFUSED, "refused"), (TRUNCATED, "truncated"), (status(500), "server_error"), (status(429), "rate_limited")],
-)
-def test_failures_keep_their_kind(way: Way, behaviour: Behaviour, kind: str) -> None:
-    way.server.next(behaviour)
-    failed, reply = way.ask(call("first", "1")) + way.ask(call("second", "2"))
-    assert isinstance(failed, ModelFailed) and failed.kind == kind, failed
-    assert isinstance(reply, Reply)
-
-
-def test_every_run_leaves_a_recording_that_repeats_it(way: Way, open_run: Callable[..., Opened]) -> None:
+def test_failures_keep_their_kind_and_a_recording_repeats_the_run(way: Way, open_run: Callable[..., Opened]) -> None:
     """Also of a wrong answer, which gets one more try."""
-    way.server.next(REFUSED, answer("a poem"))
-    calls = [call("first", "1"), call("second", "2"), call("third", "3")]
+    way.server.next(REFUSED, TRUNCATED, status(500), status(429), answer("a poem"))
+    calls = [call(name, name) for name in "abcdef"]
     answers = [way.ask(one)[0] for one in calls]
-    assert [type(each) for each in answers] == [ModelFailed, Reply, Reply]
+    assert kinds(answers) == ["refused", "truncated", "server_error", "rate_limited", "ok", "ok"]
     count = len(way.server.requests)
     again = open_run("again", model=f"replay:{way.last.folder}", replay_exact=True)
     assert again.ask(*calls) == answers and len(way.server.requests) == count
     first, second = (folder / "transcripts" for folder in (way.last.folder, again.folder))
     assert read_answers(first / "answers.jsonl") == read_answers(second / "answers.jsonl")
     assert read_requests(first / "requests.jsonl") == read_requests(second / "requests.jsonl") or way.name == "live"
-    assert len(read_requests(second / "requests.jsonl")) == 4
+    assert len(read_requests(second / "requests.jsonl")) == len(calls) + 1
 
 
 @pytest.fixture

@@ -7,18 +7,14 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from fake_openai import CLOSED, HANG, METHODS, Behaviour, FakeOpenAI, answer, status
 from journal_rows import end_after
 from opened_models import KEY, Move, Opened, call, kinds
 
-from tunesmith.graph.context import Context
-from tunesmith.graph.journal.log import RunLog
-from tunesmith.graph.models.calls import Reply, Waiting
-from tunesmith.graph.roles.planner import calls_left
+from tunesmith.graph.models.calls import Reply
 
 Live = Callable[..., Opened]
 
@@ -212,31 +208,15 @@ def test_calls(live: Live, server: FakeOpenAI, prices: str) -> None:
     )
 
 
-def left(run: Opened) -> int | None:
-    """What rules that plan calls take to be left of --max-calls."""
-    shared = SimpleNamespace(settings=run.settings, journal=run.journal, log=RunLog(run.journal))
-    return calls_left(cast(Context, shared))
-
-
 def test_a_plan_by_rules_counts_what_the_cap_counts(live: Live, server: FakeOpenAI) -> None:
     server.next(*[status(429)] * 2)
     run = live(max_calls=5, model_retries=1)
     assert run.failure().kind == "rate_limited" and len(server.requests) == 2
-    assert left(run) == left(live(max_calls=5)) == 5, "what a server rejected costs nothing"
+    assert run.calls_left == live(max_calls=5).calls_left == 5, "what a server rejected costs nothing"
     server.next(CLOSED)
     assert kinds(run.ask(*(call(f"m{n}", str(n)) for n in range(7)))).count("ok") == 4
-    assert left(run) == left(live(max_calls=5)) == 0, "what may have been worked on counts"
-    assert left(live(max_calls=9)) == 4, "what was capped does not"
-
-
-def test_a_plan_by_rules_counts_what_is_under_way(open_run: Live, tmp_path: Path) -> None:
-    def run() -> Opened:
-        return open_run(model=f"batch:{tmp_path / 'air'}", max_calls=5)
-
-    for _ in range(2):
-        with pytest.raises(Waiting):
-            run().ask(call("a", "1"), call("b", "2"))
-        assert left(run()) == 3
+    assert run.calls_left == live(max_calls=5).calls_left == 0, "what may have been worked on counts"
+    assert live(max_calls=9).calls_left == 4, "what was capped does not"
 
 
 def test_tokens_and_money(live: Live, server: FakeOpenAI, prices: str) -> None:

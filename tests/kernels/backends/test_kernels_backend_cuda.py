@@ -213,7 +213,6 @@ def test_a_mapping_lies_across_a_multiple_of_4_gib(nbytes: int, at: int, reserve
     assert mapping.start <= first and first + nbytes <= mapping.start + mapping.size < first + nbytes + 2 * GRAIN
     assert reserved + BEYOND_EDGE <= mapping.start and mapping.start + mapping.size + BEYOND_EDGE <= reserved + room
     del mapping
-    gc.collect()
 
 
 @pytest.fixture(scope="module")
@@ -226,16 +225,11 @@ def opened(here: Any) -> Device:
     return open_device(here.limits, here.index)
 
 
-@pytest.fixture(scope="module")
-def compiler_for_here(here: Any) -> Compiler:
-    return open_compiler(here.limits)
-
-
 @pytest.mark.gpu
 class TestCudaDevice(DeviceContract):
-    @pytest.fixture
-    def compiler(self, compiler_for_here: Compiler) -> Compiler:
-        return compiler_for_here
+    @pytest.fixture(scope="class")
+    def compiler(self, here: Any) -> Compiler:
+        return open_compiler(here.limits)
 
     def test_kinds_of_memory_add_up_and_are_read(self, compiler: Compiler, opened: Device) -> None:
         """Neither alone exceeds what needs no opting in; together they do."""

@@ -597,7 +597,10 @@ class TestOpenCL:
             draft(code.replace("y)", "y, __global number* z)"), None, "elsewhere.cl")
         assert 'dtype = "int16"' in drafted["task.toml"] and "typedef short" in drafted["baseline.cl"]
 
-    def test_of_a_kernel_that_is_too_long_a_few_turns_of_its_loops_are_run(self) -> None:
+    def test_of_a_kernel_that_is_too_long_a_few_turns_of_its_loops_are_run(self, monkeypatch: Any) -> None:
+        # As too long as one of minutes is by the usual limits.
+        monkeypatch.setattr("tunesmith.kernels.reader.facts.BUDGET", 60_000_000)
+        monkeypatch.setattr("tunesmith.kernels.reader.run.MAX_WORK", 13_000_000)
         loops = "for (int r = 0; r < 500; r++) for (int s = 0; s < 500; s++)"
         code = f"""__kernel void k(__global const float* x, __global float* y, __global int* at, int n) {{
         int i = get_global_id(0); float v = 0; if (i >= n) return;

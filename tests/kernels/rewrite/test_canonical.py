@@ -239,6 +239,31 @@ def test_spellings_of_one_thing_and_what_changes_in_between() -> None:
     require_equal(task, [{"ITEMS": 4}, {"BLOCK": 128}])
 
 
+BESIDE = """__device__ int count; __constant__ float table[64];
+    __device__ int halve(int a) { a /= 2; return a; }
+    __device__ void bump() { ++count; }
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "guarded"),
+    [
+        ("const int i = 1 + (INDEX); if (i >= n - 1) return; y[i] = x[i];", True),
+        ("int i = INDEX; const int m = 2 * n; if (i < m && x[i] > 0) y[i] = x[i];", True),
+        ("int i = INDEX; const int k = halve(i); if (i < n) y[k] = x[i];", True),
+        ("int i = INDEX; float t[2]; t[0] = 1; if (i < n) y[i] = t[0];", True),
+        ("int i = INDEX; if (x[i] > 0 && i < n) y[i] = x[i];", False),
+        ("int i = INDEX; if (n < 3) goto work; if (i >= n) return; work: y[i] = x[i];", False),
+        ("int i = INDEX; const int m = i + n; if (i < m) y[i] = 1;", False),
+        ("int i = INDEX; bump(); if (i < n) y[i] = 1;", False),
+        ("int i = INDEX; float t = table[i]; if (i < n) y[i] = t;", False),
+    ],
+)
+def test_a_guard_holds_where_nothing_happens_beyond_its_bound(body: str, guarded: bool) -> None:
+    made = template_of(kernel(body, XY, LINE, f"{MACROS}\n{BESIDE}"))
+    assert (NO_GUARD not in {one.because for one in made.constraints}) is guarded
+
+
 @pytest.mark.parametrize(
     ("body", "config"),
     [

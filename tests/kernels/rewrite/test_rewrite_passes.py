@@ -69,6 +69,18 @@ HINTS = [
         at=f"{ELEMENT} {{ BODY }}",
     ),
 ]
+# What may depend on the size of a block.
+HINTS += stays(
+    ("BLOCK", ROWS, THREE),
+    f"int w = threadIdx.x / 32; y[w] = 1; {TURNS} y[i] = 1;",
+    f"{TURNS} {{ __syncthreads(); y[i] = 1; }}",
+    f"extern __shared__ float s[]; {TURNS} y[i] = s[threadIdx.x / 32];",
+    f"\n#define ME threadIdx.x\n{ELEMENT} y[i] = ME;",
+)
+# A reference that may be written is another name.
+LOOKED, LOOK = f"{ELEMENT} y[i] = look(y[i]);", "__device__ float look(float& at) { return at + 1; }"
+HINTS += stays(("VEC", LINE, SERIES), LOOKED, more=LOOK)
+REFERENCES = same((LINE, SERIES, 203), [{"VEC": 4}], LOOKED, more=LOOK.replace("(float", "(const float"))
 KEPT = f"""float* r = y + blockIdx.x * n; __shared__ float part[64]; float s = 0; const int t = threadIdx.x;
     {TURNS} {{ r[i] = r[i] * 2 + x[blockIdx.x * n + i]; s += r[i]; }}
     part[t] = s;
@@ -675,7 +687,7 @@ OPENCL_SAME: list[tuple[Task, list[Config], int]] = [
 
 STAYS = [*HINTS, *ROW_LOOPS, *OUTPUT_TILES, *LANES, *COLUMN_LANES, *OWN_BINS, *COPIES, *GIVEN_STAYS]
 STAYS += [*WALK, *ROW_TEAMS, *SHUFFLES, *INDICES]
-SAME = [*ROW_LOOPS_SAME, *SPLIT, *OUTPUT_TILES_SAME, *LANES_SAME, *COLUMN_LANES_SAME, *OWN_BINS_SAME]
+SAME = [*REFERENCES, *ROW_LOOPS_SAME, *SPLIT, *OUTPUT_TILES_SAME, *LANES_SAME, *COLUMN_LANES_SAME, *OWN_BINS_SAME]
 SAME += [*COPIES_SAME, *GIVEN_SAME, *WALK_SAME, *ROW_TEAMS_SAME, *SHUFFLES_SAME, *INDICES_SAME, *MACROS_SAME]
 SAME += OPENCL_SAME
 
