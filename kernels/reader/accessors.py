@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from tunesmith.kernels.reader.parse import split
+from tunesmith.kernels.reader.parse import closed, split
 
 _ACCESSOR = re.compile(r"(?:\bconst\s+)?\b(?:(?:torch|at)::)?(?:Generic)?PackedTensorAccessor(32|64)?\s*<")
 _NAME = re.compile(r"\s*&?\s*(\w+)\s*(?=[,)])")
@@ -20,7 +20,6 @@ _PACKED = re.compile(r"\s*\.\s*(?:generic_)?packed_accessor(?:32|64)?\b")
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+(\S*PackedTensorAccessor\S*<[^\n]*>)[ \t]*$", re.MULTILINE)
 _SIZE = re.compile(r"(?<![\w.>])(\w+)\.size\((\d)\)")
 _FIRST = re.compile(r"^[ \t]*(?=(?:template|namespace|using|static|inline|extern|const|void|__\w+__)\b)", re.MULTILINE)
-_CLOSING = {"(": ")", "[": "]", "{": "}", "<": ">"}
 
 
 def without_accessors(code: str) -> str:
@@ -33,35 +32,25 @@ def without_accessors(code: str) -> str:
         limit = found[-1].start()
         if (begin := _opened(code, limit)) is None:
             continue
-        end, limit = _behind(code, begin), begin
+        end, limit = closed(code, begin), begin
         head, function = re.compile(r"\s*\{").match(code, end), re.search(r"(\w+)\s*$", code[:begin])
         commented = "//" in code[code.rfind("\n", 0, begin) + 1 : begin]
         if head is None or function is None or commented:
             continue
         is_kernel = "__global__" in re.split(r"[;}]", code[: function.start()])[-1]
-        close = _behind(code, head.end() - 1)
+        close = closed(code, head.end() - 1)
         made = _function(code[begin:end], code[end:close], is_kernel)
         if made is not None:
             kernels |= {function[1]: made[2]} if is_kernel else {}
             code = code[:begin] + made[0] + made[1] + code[close:]
     for kernel, of_parameters in kernels.items():
         for launch in reversed([*re.finditer(rf"\b{kernel}\s*(?:<[^;{{}}()]*?>\s*)?<<<[^;{{}}]*?>>>\s*\(", code)]):
-            end = _behind(code, launch.end() - 1)
+            end = closed(code, launch.end() - 1)
             code = code[: launch.end()] + _passed(code[launch.end() : end - 1], of_parameters) + code[end - 1 :]
     # Of the host, where launches are computed from the sizes of its tensors.
     sizes = {f"{tensor}_size{dimension}" for tensor, dimension in _SIZE.findall(code)} if kernels else set()
     declared = f"extern int {', '.join(sorted(sizes))}; " if sizes else ""
     return _FIRST.sub(declared, _SIZE.sub(r"\1_size\2", code), count=1) if sizes else code
-
-
-def _behind(text: str, at: int) -> int:
-    """The place behind the bracket that closes the one at `at`."""
-    opening, closing, depth = text[at], _CLOSING[text[at]], 0
-    for place in range(at, len(text)):
-        depth += (text[place] == opening) - (text[place] == closing)
-        if not depth:
-            return place + 1
-    return len(text)
 
 
 def _opened(text: str, at: int) -> int | None:
@@ -80,7 +69,7 @@ def _function(parameters: str, body: str, is_kernel: bool) -> tuple[str, str, di
     taken apart."""
     found, at, made = dict[int, list[int]](), 0, ""
     while (one := _ACCESSOR.search(parameters, at)) is not None:
-        end = _behind(parameters, one.end() - 1)
+        end = closed(parameters, one.end() - 1)
         element, rank, *traits = [*split(parameters[one.end() : end - 1]), ""]
         name = _NAME.match(parameters, end)
         if name is None or not rank.isdigit():
@@ -105,7 +94,7 @@ def _plain(body: str, name: str, sizes: Sequence[str]) -> str:
             continue
         end, offset, rest = one.end(), "", list(sizes)
         while rest and (bracket := re.compile(r"\s*\[").match(body, end)):
-            end = _behind(body, bracket.end() - 1)
+            end = closed(body, bracket.end() - 1)
             index = _plain(body[bracket.end() : end - 1], name, sizes)
             offset = f"{_grouped(offset)} * {rest[0]} + {_grouped(index)}" if offset else index
             rest.pop(0)

@@ -208,7 +208,7 @@ def _with_local_memory(text: str, name: str, facts: Facts, declared: Sequence[st
     parameters, without those that the preprocessor leaves out."""
     found = re.search(rf"\b(?:__)?kernel\b[^;{{}}]*?\b{name}\s*\(", text)
     assert found is not None
-    head, rest = text[: found.end()], text[closed(text, found.end()) :]
+    head, rest = text[: found.end()], text[closed(text, found.end() - 1) :]
     moved = {one.name: at for one, at in zip(facts.parameters, declared, strict=True) if one.local}
     kept = [one for one in declared if one not in moved.values()]
     kept += [moved[one] for one, elements in facts.local.items() if not elements]

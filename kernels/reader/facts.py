@@ -432,8 +432,10 @@ class _Search:
             if _open(least) < _open(first):
                 first, used = least, self.used
         self.sets = used or self.sets
-        # Two sizes that are multiples of 16 make a product that is one of 256.
-        units = (self._unit(), 16)[: 1 + any(len(parse(one).names) > 1 for one in facts.grid)]
+        # Arrays of whole vectors or blocks: two sizes that are multiples of 16 make a product that is one of 256.
+        extents = [int(one) for one in facts.block if one.isdigit()]
+        whole = max([16, *(one for one in extents if one <= 32)]) if len(extents) > 1 else max(extents or [32])
+        units = (whole, 16)[: 1 + any(len(parse(one).names) > 1 for one in facts.grid)]
         for unit in units if _open(first) else ():
             aligned, used = self._shaped(self._sets(_SMALL, unit)), self.used
             if _open(aligned) < _open(first):
@@ -476,10 +478,6 @@ class _Search:
             for name, dims in facts.shapes.items():
                 texts = (found.sub(lambda one: size if one[1] else f"({size} // {block})", dim) for dim in dims)
                 facts.shapes[name] = tuple(_put(text, {}) for text in texts)
-
-    def _unit(self) -> int:
-        extents = [int(one) for one in self.facts.block if one.isdigit()]
-        return max([16, *(one for one in extents if one <= 32)]) if len(extents) > 1 else max(extents or [32])
 
     def _shaped(self, sets: Sets, large: bool = False) -> Found:
         """Runs that came to their end, and the shape of each array that they reach; nothing where it is one or none."""

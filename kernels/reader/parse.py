@@ -57,6 +57,7 @@ _KERNEL = re.compile(r"\b(?:__)?kernel\s+(?:__attribute__|void)\b")
 _NO_CLASS = re.compile(r"type '(?:float|int)' is not a (?:function|structure)")
 """A type of the template is a class of the host's choice."""
 FUNCTIONS = frozenset({"FUNCTION_DECL", "FUNCTION_TEMPLATE"})
+_CLOSING = {"(": ")", "[": "]", "{": "}", "<": ">"}
 _WHOLE = {"8": "char", "16": "short", "32": "int", "64": "long"}
 """Types of OpenCL C by their bits."""
 
@@ -315,9 +316,7 @@ class Unit:
             made = f"struct {name} : tunesmith_any {{ using tunesmith_any::tunesmith_any; }};"
         else:
             made = f"extern {both} tunesmith_any {name};"
-        for scope in reversed([one for one in within.split("::") if one]):
-            made = f"namespace {scope} {{ {made} }}"
-        return made + "\n"
+        return self.scoped(made, [one for one in within.split("::") if one]) + "\n"
 
     def text(self, file: str) -> bytes:
         """A file's bytes, as clang counts them."""
@@ -660,7 +659,7 @@ def unquoted(code: str) -> str:
     bare = re.sub(r"//[^\n]*|/\*.*?\*/", lambda one: " " * len(one[0]), code, flags=re.DOTALL)
     for one in re.finditer(r"\bchar\b[^;{}()#]*=\s*\w+\s*\(", bare):
         # A macro makes a string of its argument.
-        end = closed(bare, one.end())
+        end = closed(bare, one.end() - 1)
         strings.append((one.start(), end, code[one.end() : end - 1]))
     source, behind = "", 0
     for begin, end, text in sorted(strings):
@@ -671,9 +670,10 @@ def unquoted(code: str) -> str:
 
 
 def closed(text: str, at: int) -> int:
-    """The place behind the parenthesis that closes one which stands before `at`."""
-    depths = itertools.accumulate((one == "(") - (one == ")") for one in text[at:])
-    return at + next((end for end, depth in enumerate(depths, 1) if depth < 0), len(text) - at)
+    """The place behind the bracket that closes the one at `at`."""
+    opening, closing = text[at], _CLOSING[text[at]]
+    depths = itertools.accumulate((one == opening) - (one == closing) for one in text[at:])
+    return at + next((end for end, depth in enumerate(depths, 1) if not depth), len(text) - at)
 
 
 def uncommented(code: str) -> str:

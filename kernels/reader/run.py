@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tunesmith.kernels.reader.parse import kind
+from tunesmith.kernels.reader.parse import kind, library
 from tunesmith.kernels.reader.spans import (
     ANY,
     NOWHERE,
@@ -456,15 +456,13 @@ class Run:
             return place
         return Pointer({place: number(0)} if place is not None else {})
 
-    def _lambda(self, node: Node) -> Node:
-        return node
-
     def _count(self, node: Node) -> Any:
         inner = node.kids[0]
         before = self.value(inner)
         after = self.operated(node.op[0], before, number(1), inner.type)
         self.store(inner, after)
-        return after if node.prefix else before
+        # clang has x++ and x-- as 1 and 2, ++x and --x as 3 and 4.
+        return after if library().clang_getCursorUnaryOperatorKind(node.cursor) > 2 else before
 
     def _unary(self, node: Node) -> Any:
         if node.op == "!":
@@ -526,20 +524,13 @@ class Run:
             return compare("!=", value, number(0)) if isinstance(value, Span) else (False, True)
         left, right = node.kids
         if node.op in ("&&", "||"):
-            first = self.truth(left)
-            one = np.broadcast_to(first[0], self.count), np.broadcast_to(first[1], self.count)
+            true, maybe = (np.broadcast_to(one, self.count) for one in self.truth(left))
             sure, may = self.sure, self.may
-            if node.op == "&&":
-                self.sure, self.may = sure & one[0], may & one[1]
-            else:
-                self.sure, self.may = sure & ~one[1], may & ~one[0]
-            two = self.truth(right) if self.may.any() else (node.op == "||", node.op == "||")
+            needed = (true, maybe) if node.op == "&&" else (~maybe, ~true)
+            self.sure, self.may = sure & needed[0], may & needed[1]
+            two = self.truth(right) if self.may.any() else (False, False)
             self.sure, self.may = sure, may
-            if node.op == "&&":
-                return one[0] & two[0], one[1] & two[1]
-            if not (may & ~one[0]).any():
-                return one
-            return one[0] | two[0], one[1] | two[1]
+            return (true & two[0], maybe & two[1]) if node.op == "&&" else (true | two[0], maybe | two[1])
         a, b = self.value(left), self.value(right)
         if isinstance(a, Span) and isinstance(b, Span):
             if right.value is None and left.value is None:
@@ -910,7 +901,7 @@ _STATEMENTS: dict[str, Callable[[Run, Node], Any]] = {
 }
 _EXPRESSIONS: dict[str, Callable[[Run, Node], Any]] = {
     **dict.fromkeys(("name", "member", "index", "deref", "this"), Run._load),
-    **{"builtin": Run._builtin, "lambda": Run._lambda, "cast": Run._cast, "address": Run._address},
+    **{"builtin": Run._builtin, "lambda": lambda run, node: node, "cast": Run._cast, "address": Run._address},
     **{"count": Run._count, "unary": Run._unary, "binary": Run._binary, "assign": Run._assign},
     **{"choice": Run._choice, "call": Run._call, "construct": Run._construct},
 }

@@ -15,7 +15,19 @@ from pathlib import Path
 from typing import Any
 
 from tunesmith.kernels.build.guard import HEADER_FOLDERS, HEADERS
-from tunesmith.kernels.reader.parse import BUILTINS, FUNCTIONS, Entry, Unit, Unknown, doubt, kind, library, walk, within
+from tunesmith.kernels.reader.parse import (
+    BUILTINS,
+    FUNCTIONS,
+    Entry,
+    Unit,
+    Unknown,
+    closed,
+    doubt,
+    kind,
+    library,
+    walk,
+    within,
+)
 
 MAX_LISTED = 12
 """Names in a sentence."""
@@ -152,22 +164,27 @@ class _Reached:
                     self.add(definition)
 
     def _builtin(self, cursor: Any) -> None:
-        section = self._section(cursor.location.line)
+        section, name = self._section(cursor.location.line), cursor.spelling
         if section == _HERE and kind(cursor) == "TYPEDEF_DECL":
-            self.builtin[cursor.spelling] = f"typedef {cursor.underlying_typedef_type.spelling} {cursor.spelling};"
+            self.builtin[name] = f"typedef {cursor.underlying_typedef_type.spelling} {name};"
+        elif section == _HERE and kind(cursor) == "MACRO_DEFINITION":
+            self.builtin[name] = f"#undef {name}\n{self._builtins[cursor.location.line - 1]}"
         elif section:
             self.sections.add(section)
 
     @cached_property
+    def _builtins(self) -> list[str]:
+        """The lines of the declarations that are built in."""
+        return BUILTINS[self.unit.language].read_text(encoding="utf-8").splitlines()
+
+    @cached_property
     def _headers(self) -> list[tuple[int, str]]:
-        lines = BUILTINS[self.unit.language].read_text(encoding="utf-8").splitlines()
-        return [(at, line[4:-1]) for at, line in enumerate(lines, 1) if re.fullmatch(r"// <[^<>]+>", line)]
+        return [(at, line[4:-1]) for at, line in enumerate(self._builtins, 1) if re.fullmatch(r"// <[^<>]+>", line)]
 
     @cached_property
     def aliases(self) -> dict[str, str]:
         """By names that namespace std has from outside of it, of which clang keeps no trace: the headers."""
-        lines = BUILTINS[self.unit.language].read_text(encoding="utf-8").splitlines()
-        named = ((at, re.findall(r"using ::(\w+);", one)) for at, one in enumerate(lines, 1))
+        named = ((at, re.findall(r"using ::(\w+);", one)) for at, one in enumerate(self._builtins, 1))
         return {name: self._section(at) for at, names in named for name in names}
 
     def _section(self, line: int) -> str:
@@ -210,7 +227,7 @@ class _Reached:
                 for pasted in re.findall(r"(\w+)\s*##", text):
                     used += [other for other in defined if other.startswith(pasted)]
             if not own:
-                self._builtin_macro(defined[name][-1])
+                self._builtin(defined[name][-1])
 
     def _pasted(self, texts: list[str], defined: Mapping[str, Any]) -> list[str]:
         """Macros that are not there yet, whose names `##` may put together of two words in all that is kept."""
@@ -219,14 +236,6 @@ class _Reached:
         new = [name for name in defined if name not in self.macros and name not in self.unit.defines]
         splits = ((name, name[:at], name[at:]) for name in new for at in range(1, len(name)))
         return [name for name, begin, end in splits if begin in words and end in ends]
-
-    def _builtin_macro(self, cursor: Any) -> None:
-        section = self._section(cursor.location.line)
-        if section == _HERE:
-            line = BUILTINS[self.unit.language].read_text(encoding="utf-8").splitlines()[cursor.location.line - 1]
-            self.builtin[cursor.spelling] = f"#undef {cursor.spelling}\n{line}"
-        elif section:
-            self.sections.add(section)
 
     def keeps(self, file: str, offset: int) -> bool:
         """Whether a place is in a kept part."""
@@ -366,10 +375,7 @@ def _after_template(text: str) -> int:
     """Where a declaration begins behind its `template <...>`."""
     at = 0
     while (found := re.compile(r"\s*template\s*<").match(text, at)) is not None:
-        depth, at = 1, found.end()
-        while depth and at < len(text):
-            depth += (text[at] == "<") - (text[at] == ">")
-            at += 1
+        at = closed(text, found.end() - 1)
     return at + len(text[at:]) - len(text[at:].lstrip())
 
 

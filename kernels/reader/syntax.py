@@ -184,12 +184,6 @@ class Node:
         """The type of the value, after all conversions."""
         return self.converted or self.type
 
-    @property
-    def prefix(self) -> bool:
-        """Of a count: whether the value is the new one, as that of `++i` is."""
-        # clang has x++ and x-- as 1 and 2, ++x and --x as 3 and 4.
-        return int(library().clang_getCursorUnaryOperatorKind(self.cursor)) > 2
-
     def walk(self) -> Iterator[Node]:
         """The node and all below it, in the order of the source."""
         waiting = [self]
@@ -427,22 +421,14 @@ class Syntax:
         return statement.end if closed else code.index(b";", statement.end) + 1
 
     @cached_property
-    def head(self) -> str:
-        """The kernel's text ahead of its body."""
-        return self.code[self.start : self.body.start].decode(errors="replace")
+    def plain(self) -> bytes:
+        """The text of the kernel's body, and of the functions that it calls, without comments and strings."""
+        return b"\n".join(_TEXT.sub(b"", self.code[one.start : one.end]) for one in (self.body, *self.functions))
 
-    @cached_property
-    def by_type(self) -> bool:
-        """Whether the preprocessor chooses code of the kernel, or of a function of it, by a type of the task."""
-        bodies = (self.body, *self.functions)
-        inside = (_TEXT.sub(b"", self.code[one.start : one.end]) for one in bodies)
-        return any(re.search(rb"^[ \t]*#[ \t]*(?:el)?if[^\n]*_IS_", one, re.MULTILINE) for one in inside)
-
-    @cached_property
+    @property
     def launches(self) -> bool:
         """Whether the kernel, or a function that it calls, launches kernels."""
-        bodies = (self.body, *self.functions)
-        return any(b"<<<" in _TEXT.sub(b"", self.code[one.start : one.end]) for one in bodies)
+        return b"<<<" in self.plain
 
     @cached_property
     def problems(self) -> list[tuple[int, str]]:

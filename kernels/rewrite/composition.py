@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from tunesmith.kernels.build.source import rule_blocks
 from tunesmith.kernels.rewrite.edits import Edit, Span, rendered, switched
 from tunesmith.kernels.rewrite.facts import AXES, DEMANDED
-from tunesmith.kernels.rewrite.passes.record import NO_GUARD, Change, Pass, Subject
+from tunesmith.kernels.rewrite.passes.record import NO_GUARD, Change, Pass, Refused, Subject
 from tunesmith.kernels.spec.template import BackendName, Constraint, LaunchGeometry, Parameter, Template
 
 NAME = "by-rules"
@@ -38,20 +38,20 @@ def compose(
     """The changes of the passes (all, or the named ones) that apply to the kernel of `plain`, in one template."""
     refused, found = dict[str, str](), dict[str, tuple[Pass, object]]()
     for one in (each for each in passes if subject.backend in each.languages):
-        withdrawn = only is not None and one.name not in only
-        match = f"the rule {one.name} was withdrawn" if withdrawn else one.needs(subject)
-        if isinstance(match, str):
-            refused[one.name] = match
-        else:
-            found[one.name] = one, match
+        if only is not None and one.name not in only:
+            refused[one.name] = f"the rule {one.name} was withdrawn"
+            continue
+        try:
+            found[one.name] = one, one.needs(subject)
+        except Refused as why:
+            refused[one.name] = f"{one.why}{why}"
     for name in _ordered([one for one, _ in found.values()]):
         one, match = found[name]
-        made = one.change(subject, match)
-        if isinstance(made, str):
-            refused[name] = made
+        try:
+            subject.changes[name] = one.change(subject, match)
+        except Refused as why:
+            refused[name] = f"{one.why}{why}"
             del found[name]
-        else:
-            subject.changes[name] = made
     skipped = tuple(refused.values())
     why_not = [f"Not applied: {why}." for why in skipped]
     if not found:

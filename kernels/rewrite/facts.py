@@ -205,17 +205,13 @@ class Facts:
         if call.op == "operator()" and call.kids[0].what == "name" and given:
             # A lambda or a function object, which comes as the first argument.
             made = given[0].symbol.declared
-            inside = [] if made is None else [one for one in made.walk() if one.what == "lambda"]
-            found += given[:1] if not inside or self._reaches_out(inside[0]) else []
+            function = next((one for one in made.walk() if one.what == "lambda"), None) if made is not None else None
+            # A lambda may only change variables of its own.
+            found += given[:1] if function is None or self.changed_in(function) - self.declared_in(function) else []
             found += [one for at, one in enumerate(given[1:]) if at in taken]
         elif call.kids[0].what == "member" and call.kids[0].kids:
             found.append(call.kids[0].kids[0])
         return found
-
-    def _reaches_out(self, function: Node) -> bool:
-        """Whether a lambda changes variables that are not its own."""
-        own = {one.symbol for one in function.walk() if one.what in ("variable", "parameter")}
-        return any(name.symbol not in own for name, _ in self.changes(function))
 
     @cached_property
     def changed(self) -> dict[Symbol, list[Node]]:
@@ -237,6 +233,14 @@ class Facts:
     def uses(self, symbol: Symbol, within: Node | None = None) -> list[Node]:
         """The names in a part of the kernel's body, or in all of it, that mean `symbol`."""
         return [one for one in (within or self.body).walk() if one.what == "name" and one.symbol is symbol]
+
+    def sources(self, node: Node) -> list[Node]:
+        """A part of the kernel, and the values of the variables in it that have only one, and of those in these."""
+        found = [node]
+        for part in found:
+            made = (one.declared for one in self.names_in(part) if self.is_once(one))
+            found += [one.kids[-1] for one in made if one is not None and one.kids[-1] not in found]
+        return found
 
     # Values.
 
@@ -396,6 +400,17 @@ class Facts:
     def reach(self, form: Form) -> int:
         """How far a value is the same: 0 for all threads, 1 for the threads of a block, 2 for the thread alone."""
         return max((self.atoms[one].reach if one in self.atoms else 2 for one in form.atoms), default=0)
+
+    def inner(self, form: Form) -> Iterator[Form]:
+        """The form, and those of which the operations in it are made."""
+        yield form
+        for atom in form.atoms & self.atoms.keys():
+            for part in self.atoms[atom].parts:
+                yield from self.inner(part)
+
+    def asked(self, form: Form) -> set[str]:
+        """The atoms of a form, also inside of operations."""
+        return {atom for one in self.inner(form) for atom in one.atoms}
 
     def part(self, form: Form, numbers: frozenset[str]) -> Part | None:
         """The part of one of some numbers, which are atoms, that a form is; None where it is another value."""
@@ -636,25 +651,16 @@ class Facts:
         rest = least.without(coordinate) + ONE
         return rest if self.reach(rest) == 0 else None
 
-    def lower(self, condition: Condition, axis: str) -> int | None:
-        """The number of a condition that says "@axis >= number"; else None."""
-        coordinate, least = f"@{axis}", condition.least
-        if least is None or least.times(coordinate) != ONE:
-            return None
-        rest = least.without(coordinate).constant
-        return None if rest is None else -rest
+    def certain(self, node: Node, bounds: dict[str, Form]) -> bool:
+        """Whether the kernel comes to `node` at all coordinates below `bounds`, by axis."""
 
-    def certain(self, node: Node, bounds: dict[str, Form], least: int = 0) -> bool:
-        """Whether the kernel comes to `node` at all coordinates below `bounds`, by axis, and not below `least`."""
+        def admits(condition: Condition, axis: str, bound: Form) -> bool:
+            above = None if condition.least is None else (condition.least - Form.atom(f"@{axis}")).constant
+            return self.upper(condition, axis) == bound or (above is not None and above >= 0)
+
         found, doubtful = self.conditions(node)
-        return not doubtful and all(
-            not one.loop
-            and any(
-                self.upper(one, axis) == bound or ((low := self.lower(one, axis)) is not None and low <= least)
-                for axis, bound in bounds.items()
-            )
-            for one in found
-        )
+        tests = [any(admits(one, *both) for both in bounds.items()) and not one.loop for one in found]
+        return all(tests) and not doubtful
 
     @cached_property
     def effects(self) -> list[Node]:
@@ -680,7 +686,8 @@ class Facts:
         if node.what == "name" and not within and node.symbol in self.escaping:
             return node.symbol.what in ("parameter", "global") or node.symbol.shared
         if node.what in ("index", "deref") and within:
-            return any(_is_memory(name) for name in node.kids[0].walk())
+            named = [one.symbol for one in node.kids[0].walk() if one.symbol.pointer]
+            return any(one.type.what == "pointer" or one.what == "global" or one.shared for one in named)
         if node.what in ("assign", "count"):
             return any(one.symbol.what == "global" for one in self.roots(node.kids[0]))
         if node.what != "call":
@@ -768,7 +775,8 @@ class Facts:
     @cached_property
     def launch_bounds(self) -> re.Match[str] | None:
         """Where the kernel says its launch bounds."""
-        return re.search(r"__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)", self.syntax.head)
+        head = self.syntax.code[self.syntax.start : self.body.start].decode(errors="replace")
+        return re.search(r"__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)", head)
 
     @cached_property
     def oddities(self) -> dict[str, str]:
@@ -797,22 +805,19 @@ class Facts:
                 odd("shared memory", one, f"its shared memory `{one.symbol.name}` is declared outside of it")
         for line, message in self.syntax.problems:
             found.setdefault("syntax", f"line {line}: clang does not understand the kernel ({message})")
-        if self.syntax.by_type:
+        if re.search(rb"^[ \t]*#[ \t]*(?:el)?if[^\n]*_IS_", self.syntax.plain, re.MULTILINE):
             odd("preprocessor", self.body, "the preprocessor chooses its code by type")
         if self.syntax.launches:
             odd("dynamic parallelism", self.body, "it launches kernels")
-        if any(self._is_missed(one) for one in self.body.walk() if one.what == "return"):
-            odd("early return", self.barriers[0], "threads may return while others wait at a barrier")
+        for leaves in (one for one in self.body.walk() if one.what == "return"):
+            rounds = [one for one, _ in leaves.above() if one.what in LOOPS]
+            for one in self.barriers:
+                if one.start > leaves.start or not self.body.holds(one) or any(loop.holds(one) for loop in rounds):
+                    odd("early return", self.barriers[0], "threads may return while others wait at a barrier")
         attribute = self.ahead(_ATTRIBUTES)
         if attribute is not None:
             found["attribute"] = f"it has {attribute[0].decode(errors='replace')}, which the rules do not know"
         return found
-
-    def _is_missed(self, leaves: Node) -> bool:
-        """Whether others may still come to a barrier when a thread returns."""
-        rounds = [one for one in self.body.walk() if one.what in LOOPS and one.holds(leaves)]
-        behind = [one for one in self.barriers if one.start > leaves.start or not self.body.holds(one)]
-        return bool(behind) or any(loop.holds(one) for one in self.barriers for loop in rounds)
 
     def ahead(self, pattern: re.Pattern[bytes]) -> re.Match[bytes] | None:
         """Where the kernel's declaration, ahead of its body, has what the pattern says."""
@@ -826,11 +831,6 @@ def _bare(spelling: str) -> str:
 
 def _is(node: Node, symbol: Symbol) -> bool:
     return node.what == "name" and node.symbol is symbol
-
-
-def _is_memory(name: Node) -> bool:
-    symbol = name.symbol
-    return symbol.pointer and (symbol.type.what == "pointer" or symbol.what == "global" or symbol.shared)
 
 
 def _always_ends(node: Node) -> bool:

@@ -41,7 +41,8 @@ class Carried:
                 continue
             found.setdefault(symbol, []).append((name, by))
         self.states = {symbol: those for symbol, those in found.items() if not self._made_anew(symbol)}
-        self.extremes = {symbol for symbol, those in self.states.items() if all(self._picks(*one) for one in those)}
+        picked = {symbol: [self._picked(*one) for one in those] for symbol, those in self.states.items()}
+        self.extremes = {symbol for symbol, texts in picked.items() if None not in texts}
         self.weights = set[Symbol]()
         for node in self.body.walk():
             if node.what == "variable" and node.kids:
@@ -94,22 +95,8 @@ class Carried:
         if kinds == {"+"} and not self.weights:
             plain = all(one.op != "=" or one.kids[1].what == "binary" for one in changes)
             return "a + b" if plain else ""
-        texts = {self._kept(one) for one in changes} if kinds == {"pick"} else set()
-        return texts.pop() if len(texts) == 1 else ""
-
-    def _kept(self, change: Node) -> str:
-        """Which of `a` and `b` a change keeps that picks one of them; empty where another value decides."""
-        target, value = change.kids
-        if self._is_extreme(value):
-            return f"{value.op}(a, b)" if len(value.kids) == 3 else ""
-        above = next(one for one, _ in change.above() if one.what != "block")
-        choice = value if value.what == "choice" else above
-        sides = choice.kids[1:] if choice is value else [value, target]
-        first = choice is value or (choice.what == "if" and choice.kids[1].holds(change))
-        if not first or _compared(choice.kids[0]) != {key(one) for one in sides}:
-            return ""
-        larger = (key(sides[0]) == key(choice.kids[0].kids[0])) == (choice.kids[0].op[0] == ">")
-        return "a > b ? a : b" if larger else "a < b ? a : b"
+        texts = {self._picked(one.kids[0], one) for one in changes} if kinds == {"pick"} else set()
+        return texts.pop() or "" if len(texts) == 1 else ""
 
     def _made_anew(self, symbol: Symbol) -> bool:
         """Whether each round gives the variable a value before it uses it, and nothing uses the last one."""
@@ -146,9 +133,9 @@ class Carried:
         if change.op != "=":
             how = "" if node.symbol in self.facts.names_in(value) else _ASSIGNED.get(change.op, "")
             return "+" if how == "*" and self._scales(value) else how
-        test, names = self._test(change), self.facts.names_in
-        found_there = test is not None and node.symbol not in names(value) and names(test) & self.extremes
-        if found_there or self._picks(node, change):
+        branch, names = self._branch(change), self.facts.names_in
+        there = branch is not None and node.symbol not in names(value) and names(branch.kids[0]) & self.extremes
+        if there or self._picked(node, change) is not None:
             return "pick"
         if value.what == "literal":
             return repr(value.value)
@@ -179,29 +166,32 @@ class Carried:
         names = self.facts.names_in(value)
         return bool(names & self.weights) or (_calls(value, _EXPONENTIAL) and bool(names & self.extremes))
 
-    def _picks(self, node: Node, change: Node) -> bool:
-        """Whether a change keeps the larger or the smaller of two values."""
+    def _picked(self, node: Node, change: Node) -> str | None:
+        """Which of two values `a` and `b` a change keeps, in C, where that is the larger or the smaller of the variable
+        `node` and another; empty where only the source says how, None for another change."""
         if change.what != "assign" or change.op != "=" or change.kids[0] is not node:
-            return False
-        value, mine = change.kids[1], key(node)
-        if self._is_extreme(value):
-            return node.symbol in self.facts.names_in(value)
-        if value.what == "choice":
-            chosen = {key(one) for one in value.kids[1:]}
-            return mine in chosen and _compared(value.kids[0]) == chosen
+            return None
+        value = change.kids[1]
         made = value.symbol.declared if value.what == "name" else None
-        if made is not None and made.kids and self.body.holds(made) and self._is_extreme(made.kids[-1]):
-            return node.symbol in self.facts.names_in(made.kids[-1])
-        test = self._test(change)
-        return test is not None and _compared(test) == {mine, key(value)}
+        extreme = made.kids[-1] if made is not None and made.kids and self.body.holds(made) else value
+        if self._is_extreme(extreme):
+            said = f"{value.op}(a, b)" if extreme is value and len(value.kids) == 3 else ""
+            return said if node.symbol in self.facts.names_in(extreme) else None
+        branch = self._branch(change)
+        choice, sides = (value, value.kids[1:]) if value.what == "choice" else (branch, [value, node])
+        keys = [key(one) for one in sides]
+        if choice is None or key(node) not in keys or _compared(test := choice.kids[0]) != {*keys}:
+            return None
+        around = next(one for one, _ in change.above() if one.what != "block")
+        first = choice is value or (choice is around and choice.kids[1].holds(change))
+        larger = (keys[0] == key(test.kids[0])) == (test.op[0] == ">")
+        return ("a > b ? a : b" if larger else "a < b ? a : b") if first else ""
 
-    def _test(self, node: Node) -> Node | None:
-        """The test of the innermost `if` of the loop's body in which a node stands."""
+    def _branch(self, node: Node) -> Node | None:
+        """The innermost `if` of the loop's body in which a node stands."""
         for above, _ in node.above():
-            if above.what == "if":
-                return above.kids[0]
-            if above is self.loop:
-                break
+            if above.what == "if" or above is self.loop:
+                return above if above is not self.loop else None
         return None
 
     def fits(self, node: Node) -> bool:

@@ -126,16 +126,13 @@ def _only_starts(facts: Facts, node: Node) -> bool:
         zero = above.op in ("==", "!=") and all(one is part or facts.form(one) == ZERO for one in above.kids)
         if zero or (above.what, above.op) == ("unary", "!"):
             branch = next((one for one, test in above.above() if one.what == "if" and test is one.kids[0]), None)
-            return branch is not None and _only_writes(facts, branch)
+            if branch is None or any(one.what in ENDS or facts.loop(one) is not None for one in branch.walk()):
+                return False
+            # But for memory, what follows does not depend on which thread it was for.
+            return facts.changed_in(branch) <= facts.declared_in(branch)
         if above.what != "cast":
             return False
     return False
-
-
-def _only_writes(facts: Facts, branch: Node) -> bool:
-    """Whether what follows an `if` does not depend on which thread it was for, but for memory."""
-    ends = any(one.what in ENDS for one in branch.walk()) or any(branch.holds(one.node) for one in facts.loops)
-    return not ends and facts.changed_in(branch) <= facts.declared_in(branch)
 
 
 def _bounds(facts: Facts, axis: str) -> list[list[Form]]:
@@ -156,8 +153,14 @@ def behind(facts: Facts, among: list[Node], is_guard: Callable[[Condition], bool
             if tests and all(map(is_guard, tests)):
                 found += [] if ends else behind(facts, inside, is_guard)
                 continue
-        found.append(one.kids[-1] if one.what == "unexposed" and one.kids and one.kids[-1].what == "for" else one)
+        found.append(bare(one))
     return found
+
+
+def bare(statement: Node) -> Node:
+    """A loop without its pragma."""
+    loops = statement.what == "unexposed" and statement.kids and statement.kids[-1].what == "for"
+    return statement.kids[-1] if loops else statement
 
 
 def _rows(facts: Facts) -> Work:
@@ -226,9 +229,8 @@ def _by_every_thread(facts: Facts) -> str:
 
 def reads_thread(facts: Facts, node: Node) -> bool:
     """Whether an expression depends on the number of the thread, also through variables."""
-    names = [one for one in facts.names_in(node) if one.declared is not None and facts.is_once(one)]
-    direct = any(one.what == "builtin" and one.op.startswith(("threadIdx", "@")) for one in node.walk())
-    return direct or any(reads_thread(facts, one.declared.kids[-1]) for one in names if one.declared is not None)
+    used = (one for source in facts.sources(node) for one in source.walk())
+    return any(one.what == "builtin" and one.op.startswith(("threadIdx", "@")) for one in used)
 
 
 def _most_threads(facts: Facts) -> int | str:

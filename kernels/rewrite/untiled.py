@@ -12,22 +12,17 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeVar, cast
 
 from tunesmith.kernels.reader.syntax import NOTHING, READING, Node, Symbol
 from tunesmith.kernels.rewrite.edits import Edit, Span, rendered, replace, span
 from tunesmith.kernels.rewrite.facts import AXES, Access, Condition, Part, atom_of, name_of
 from tunesmith.kernels.rewrite.forms import ONE, ZERO, Form
-from tunesmith.kernels.rewrite.passes.record import Subject
+from tunesmith.kernels.rewrite.passes.record import Refused, Subject, require, required
+from tunesmith.kernels.rewrite.sharing import bare
 from tunesmith.kernels.spec.template import LaunchGeometry
 
-T = TypeVar("T")
 _NUMBER = frozenset({"threadIdx.x"})
 _AXES = tuple(f"threadIdx.{axis}" for axis in AXES)
-
-
-class _Unknown(Exception):
-    """The kernel is not such a sum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,50 +50,42 @@ def untiled(subject: Subject) -> tuple[str, LaunchGeometry] | None:
     """The source with a plain sum, and its launch; None for a kernel that is not one over tiles."""
     try:
         return _Untiled(subject).plain()
-    except _Unknown:
+    except Refused:
         return None
 
 
-def _require(holds: object) -> None:
-    if not holds:
-        raise _Unknown
-
-
-def _known(value: T | None) -> T:
-    _require(value is not None)
-    return cast(T, value)
-
-
 class _Untiled:
+    """The search for such a sum, which raises `Refused` for another kernel."""
+
     def __init__(self, subject: Subject) -> None:
         self.subject, self.facts = subject, subject.facts
         facts, block = self.facts, subject.launch.block
-        _require(facts.shared and facts.barriers and not facts.warp_wide and not facts.jumps)
-        _require(all(one.isdigit() for one in block))
+        require(facts.shared and facts.barriers and not facts.warp_wide and not facts.jumps)
+        require(all(one.isdigit() for one in block))
         self.block = dict(zip(AXES, [*map(int, block), 1, 1], strict=False))
         self.width, self.swapped = self._width(), False
         self.rows = self.width < self.block["x"]
         extents = (self.width, max(self.block["y"], self.block["x"] // self.width), self.block["z"])
         self.extents = dict(zip(_AXES, extents, strict=True))
-        loops = [one for one in map(_bare, facts.body.kids) if one.what == "for" and one.holds(facts.barriers[0])]
-        _require(loops and not loops[0].fixed and loops[0].kids[3].what == "block")
+        loops = [one for one in map(bare, facts.body.kids) if one.what == "for" and one.holds(facts.barriers[0])]
+        require(loops and not loops[0].fixed and loops[0].kids[3].what == "block")
         self.loop = loops[0]
         loading, adding = self._parts(self.loop.kids[3].kids)
         while len(adding) == 1 and adding[0].what == "if" and len(adding[0].kids) == 2:
             within = adding[0].kids[1]
             adding = within.kids if within.what == "block" else [within]
-        _require(len(adding) == 1)
-        self.inner = inner = _known(facts.loop(_bare(adding[0])))
+        require(len(adding) == 1)
+        self.inner = inner = required(facts.loop(bare(adding[0])))
         self.depth, self.rounds, test = Form.number(inner.bound.constant or 0), self._rounds(), inner.node.kids[1]
-        _require(self.depth != ZERO and inner.kind == "counting" and inner.first == ZERO and not inner.fixed)
-        _require(test.op == "<" and test.kids[0].symbol is inner.variable)
+        require(self.depth != ZERO and inner.kind == "counting" and inner.first == ZERO and not inner.fixed)
+        require(test.op == "<" and test.kids[0].symbol is inner.variable)
         self.tiles = {one: self._tile(one, loading) for one in facts.shared}
         changed = {symbol for part in loading for symbol in facts.changed_in(part)}
-        _require(changed <= facts.declared_in(self.loop) | self.tiles.keys())
+        require(changed <= facts.declared_in(self.loop) | self.tiles.keys())
         of_arrays = [one for one in facts.accesses if one.root in facts.arrays]
         self.others = [one for one in of_arrays if not any(part.holds(one.node) for part in loading)]
-        _require(not any(one.written and self.loop.holds(one.node) for one in self.others))
-        _require(facts.moved.keys().isdisjoint(facts.escaping))
+        require(not any(one.written and self.loop.holds(one.node) for one in self.others))
+        require(facts.moved.keys().isdisjoint(facts.escaping))
         results = [self._plain(self._index(one)) for one in self.others if one.written]
         across = {self._block_of(form, thread) for form in results for thread in _AXES[:2]}
         self.swapped = across == {("threadIdx.x", "y"), ("threadIdx.y", "x")}
@@ -107,29 +94,29 @@ class _Untiled:
         """The source with the plain sum in it, and its launch."""
         facts, code = self.facts, self.facts.syntax.code
         reads = [one for one in facts.inside(self.inner.body) if one.root in self.tiles]
-        _require({one.root for one in reads} == self.tiles.keys() and not any(one.written for one in reads))
+        require({one.root for one in reads} == self.tiles.keys() and not any(one.written for one in reads))
         self._require_own_names(reads)
         ends, limits, swaps = self._guards(), dict[Form, set[Node]](), list[Edit]()
-        _require(all(self._follows(one, ends) for one in facts.conditions(self.inner.node, self.loop.kids[3])[0]))
+        require(all(self._follows(one, ends) for one in facts.conditions(self.inner.node, self.loop.kids[3])[0]))
         for one in reads:
             tile = self.tiles[one.root]
             at = self._place(tile, one)
             for condition in tile.under:
-                least = self._moved(_known(condition.least), at)
+                least = self._moved(required(condition.least), at)
                 if self.inner.atom in least.atoms:
-                    _require(least.times(self.inner.atom) == -ONE)
+                    require(least.times(self.inner.atom) == -ONE)
                     limits.setdefault(least.without(self.inner.atom) + ONE, set()).add(one.node)
                 else:
-                    _require(least in ends)
+                    require(least in ends)
             swaps.append(replace(one.node, *self._loaded(tile, at, one)))
-        _require(all(self._adds_nothing(self.inner.body, zeros) for zeros in limits.values()))
+        require(all(self._adds_nothing(self.inner.body, zeros) for zeros in limits.values()))
         guard, node = " && ".join(f"({self._written(one)}) >= 0" for one in ends), self.inner.node
         swaps.append(replace(node.kids[1].kids[1], self._bound(list(limits))))
         inside = Span(node.start, facts.syntax.end(node), tuple(swaps))
         edits = [replace(self.loop, f"if (!({guard})) return;\n" if guard else "", inside)]
         for array in self.tiles:
-            made = _known(_known(array.declared).parent)
-            _require(made.what == "declaration" and {each.symbol for each in made.kids} <= self.tiles.keys())
+            made = required(required(array.declared).parent)
+            require(made.what == "declaration" and {each.symbol for each in made.kids} <= self.tiles.keys())
             edits += [] if self.loop.holds(made) else [Edit(made.start, facts.syntax.end(made), ())]
         edits += [
             replace(one.node, self._element(one, self._joined(self._plain(self._index(one))))) for one in self.others
@@ -156,14 +143,14 @@ class _Untiled:
         parts = [part for form in forms if (part := facts.part(form, _NUMBER)) is not None]
         highs = {(part.low if part.high is None else part.high).constant for part in parts} - {1}
         width, threads = next(iter(highs), None) or self.block["x"], self.block["x"]
-        _require(len(highs) < 2 and threads % width == 0 and (width == threads or self.block["y"] == 1))
+        require(len(highs) < 2 and threads % width == 0 and (width == threads or self.block["y"] == 1))
         return width
 
     def _renamed(self) -> list[Edit]:
         """Edits for the numbers that are left in the source, in the new launch."""
         found, turned = list[Edit](), {"x": "y", "y": "x"}
         for one in self.facts.builtins():
-            _require(one.op.startswith(("threadIdx", "blockIdx")) or not (self.swapped or self.rows))
+            require(one.op.startswith(("threadIdx", "blockIdx")) or not (self.swapped or self.rows))
             if self.rows and one.op == "threadIdx.x":
                 found.append(replace(one, f"(threadIdx.y * {self.width} + threadIdx.x)"))
             elif self.swapped and one.op in ("blockIdx.x", "blockIdx.y"):
@@ -173,9 +160,9 @@ class _Untiled:
     def _parts(self, statements: list[Node]) -> tuple[list[Node], list[Node]]:
         """The statements of a round before and after its barrier; another barrier lies between two rounds."""
         waits = [at for at, one in enumerate(statements) if one in self.facts.barriers]
-        _require(len(waits) == len(self.facts.barriers) == 2)
+        require(len(waits) == len(self.facts.barriers) == 2)
         first, second = waits
-        _require(first == 0 or second == len(statements) - 1)
+        require(first == 0 or second == len(statements) - 1)
         middle, last = (second, len(statements)) if first == 0 else (first, second)
         return statements[:middle], statements[middle + 1 : last]
 
@@ -184,26 +171,26 @@ class _Untiled:
     def _tile(self, array: Symbol, loading: list[Node]) -> _Tile:
         facts, accesses = self.facts, self.facts.of(array)
         writes = [one for one in accesses if one.written]
-        _require(array.type.what == "array" and array.type.size and array not in facts.escaping)
-        _require(writes and all(one.assignment is not None for one in writes))
-        _require(all(any(part.holds(one.node) for part in loading) for one in writes))
+        require(array.type.what == "array" and array.type.size and array not in facts.escaping)
+        require(writes and all(one.assignment is not None for one in writes))
+        require(all(any(part.holds(one.node) for part in loading) for one in writes))
         indices = {self._plain(one.index) for one in writes}
-        _require(len(indices) == 1)
+        require(len(indices) == 1)
         strides = dict[str, int]()
         for atoms, factor in sorted(indices.pop().terms, key=lambda term: -term[1]):
-            _require(len(atoms) == 1 and atoms[0] in self.extents and factor > 0)
+            require(len(atoms) == 1 and atoms[0] in self.extents and factor > 0)
             strides[atoms[0]] = factor
         spans = [(stride, stride * self.extents[axis]) for axis, stride in strides.items()]
         # Each thread has an element of its own.
-        _require(all(low >= high for (low, _), (_, high) in itertools.pairwise(spans)) and spans[-1][0] == 1)
-        _require({axis for axis, extent in self.extents.items() if extent > 1} == strides.keys())
+        require(all(low >= high for (low, _), (_, high) in itertools.pairwise(spans)) and spans[-1][0] == 1)
+        require({axis for axis, extent in self.extents.items() if extent > 1} == strides.keys())
         values = [value for one in writes if one.assignment for value in _choices(one.assignment.kids[1])]
         loaded = [one for one in values if not _is_zero(one)]
-        _require(len(loaded) == 1 and not loaded[0].fixed)
+        require(len(loaded) == 1 and not loaded[0].fixed)
         under, doubtful = facts.conditions(loaded[0], self.loop.kids[3])
-        _require(not doubtful and len(values) == (2 if under else 1))
+        require(not doubtful and len(values) == (2 if under else 1))
         branches = [next((pair for pair in one.above() if pair[0].what in ("if", "choice")), None) for one in values]
-        _require(len({pair and pair[0] for pair in branches}) == 1 and len(set(branches)) == len(values))
+        require(len({pair and pair[0] for pair in branches}) == 1 and len(set(branches)) == len(values))
         return _Tile(strides, loaded[0], under)
 
     def _place(self, tile: _Tile, read: Access) -> dict[str, Form]:
@@ -214,8 +201,8 @@ class _Untiled:
             found[axis] += Form.of({atoms: factor // stride})
         for axis, form in found.items():
             last = {**self.extents, self.inner.atom: self.depth.constant}.get(next(iter(form.atoms), ""), 1)
-            _require(len(form.terms) < 2 and (not form.terms or form.terms[0][1] == 1) and len(form.atoms) < 2)
-            _require((last or 0) <= self.extents[axis])
+            require(len(form.terms) < 2 and (not form.terms or form.terms[0][1] == 1) and len(form.atoms) < 2)
+            require((last or 0) <= self.extents[axis])
         return found
 
     def _loaded(self, tile: _Tile, at: Mapping[str, Form], read: Access) -> tuple[str | Span, ...]:
@@ -228,8 +215,8 @@ class _Untiled:
         for node in value.walk():
             plain = node.what not in ("builtin", "assign", "count") and not node.fixed
             outer = node.symbol is NOTHING or node.symbol.what == "function" or node.symbol in facts.parameters
-            _require(node in within or (plain and outer))
-        _require(inside and all(one.root in facts.arrays and not facts.is_written(one.root) for one in inside))
+            require(node in within or (plain and outer))
+        require(inside and all(one.root in facts.arrays and not facts.is_written(one.root) for one in inside))
         swaps = [replace(one.node, self._element(one, self._moved(self._index(one), at))) for one in inside]
         same = value.type.spelling.removeprefix("const ") == kind.spelling
         return ("(", span(value, *swaps), ")") if same else (f"(({kind.spelling})(", span(value, *swaps), "))")
@@ -253,7 +240,7 @@ class _Untiled:
             form = form.replaced("$x", Form.atom("threadIdx.x")).replaced("$y", Form.atom("threadIdx.y"))
         form = self._unified(form)
         own = {*self.extents, self.inner.atom, *self.rounds.first}
-        _require(all(self.facts.reach(Form.atom(one)) < 2 or one in own for one in form.atoms))
+        require(all(self.facts.reach(Form.atom(one)) < 2 or one in own for one in form.atoms))
         return form
 
     def _unified(self, form: Form) -> Form:
@@ -291,9 +278,9 @@ class _Untiled:
             form = form.replaced(f"${axis}", value)
         per_round = ZERO
         for atom, step in self.rounds.step.items():
-            _require(self.rounds.first.keys().isdisjoint(form.times(atom).atoms))
+            require(self.rounds.first.keys().isdisjoint(form.times(atom).atoms))
             per_round += form.times(atom) * step
-        _require(per_round == form.times(self.inner.atom) * self.depth)
+        require(per_round == form.times(self.inner.atom) * self.depth)
         for atom, first in self.rounds.first.items():
             form = form.replaced(atom, self._plain(first))
         return self._joined(form)
@@ -311,11 +298,11 @@ class _Untiled:
         return form
 
     def _written(self, form: Form) -> str:
-        return _known(self.subject.written(form, None, {self.inner.atom: self.inner.variable.name}))
+        return required(self.subject.written(form, None, {self.inner.atom: self.inner.variable.name}))
 
     def _element(self, access: Access, form: Form) -> str:
         """An element of an array in C."""
-        _require((access.node.what in ("index", "deref") or access.by in READING) and not access.node.fixed)
+        require((access.node.what in ("index", "deref") or access.by in READING) and not access.node.fixed)
         return f"{access.root.name}[{self._written(form)}]"
 
     # The loops and the guards.
@@ -324,19 +311,19 @@ class _Untiled:
         facts, (start, test, update, _) = self.facts, self.loop.kids
         begins = start.kids if start.what == "declaration" else [start]
         values = {one.symbol if one.what == "variable" else one.kids[0].symbol: one.kids[-1:] for one in begins}
-        _require(all(values.values()) and all(one.what in ("variable", "assign") for one in begins))
+        require(all(values.values()) and all(one.what in ("variable", "assign") for one in begins))
         first = {atom_of(one, self.loop): facts.form(value[0]) for one, value in values.items()}
         step = dict[str, Form]()
         for one in _listed(update):
-            _require(one.what in ("count", "assign") and one.op in ("++", "+=") and one.kids[0].what == "name")
+            require(one.what in ("count", "assign") and one.op in ("++", "+=") and one.kids[0].what == "name")
             step[atom_of(one.kids[0].symbol, self.loop)] = ONE if one.op == "++" else facts.form(one.kids[1])
-        _require(first.keys() == step.keys() and test.what == "binary" and test.op in ("<", "<="))
+        require(first.keys() == step.keys() and test.what == "binary" and test.op in ("<", "<="))
         known = all(facts.reach(one) < 2 for one in (*step.values(), *first.values()))
         tested = atom_of(test.kids[0].symbol, self.loop)
-        _require(tested in first and known)
+        require(tested in first and known)
         last = facts.form(test.kids[1]) + (ONE if test.op == "<=" else ZERO)
         length = self._unified(last - first[tested])
-        _require(facts.reach(length) == 0)
+        require(facts.reach(length) == 0)
         return _Rounds(first, step, length, step[tested])
 
     def _bound(self, limits: list[Form]) -> str:
@@ -346,7 +333,7 @@ class _Untiled:
         if self.rounds.by == one:
             whole, all_ = limits and length in limits, f"({self._written(length)} + {depth - 1}) / {depth} * {depth}"
         else:
-            _require(self.rounds.by == ONE)
+            require(self.rounds.by == ONE)
             covers = [self.facts.quotient(limit + one - ONE, one) for limit in limits]
             covers += [self.facts.quotient(limit - ONE, one) + ONE for limit in limits]
             whole, all_ = length in covers, f"({self._written(length)}) * {depth}"
@@ -380,11 +367,11 @@ class _Untiled:
         for node in facts.effects:
             if self.loop.holds(node):
                 continue
-            _require(node.start > self.loop.end)
+            require(node.start > self.loop.end)
             conditions, doubtful = facts.conditions(node)
-            _require(not doubtful)
+            require(not doubtful)
             found.append([self._joined(self._plain(one.least)) for one in conditions if one.least is not None])
-        _require(found and not facts.acts(self.loop))
+        require(found and not facts.acts(self.loop))
         return [one for one in dict.fromkeys(found[0]) if all(one in those for those in found)]
 
     def _require_own_names(self, reads: list[Access]) -> None:
@@ -392,18 +379,12 @@ class _Untiled:
         within = {node for one in reads for node in one.node.walk()}
         own = self.facts.declared_in(self.loop) - self.facts.declared_in(self.inner.node)
         hidden = {*own, self.inner.variable, *(one.symbol for one in _names(self.loop.kids[0]))}
-        _require(not any(one.symbol in hidden for one in _names(self.inner.body) if one not in within))
+        require(not any(one.symbol in hidden for one in _names(self.inner.body) if one not in within))
         before = {one.name for one in self.facts.declared_in(self.facts.body) - self.facts.declared_in(self.loop)}
         names = {one.name for one in self.facts.declared_in(self.inner.node)}
-        _require(
+        require(
             names.isdisjoint({one.name for one in self.facts.parameters}) and self.inner.variable.name not in before
         )
-
-
-def _bare(statement: Node) -> Node:
-    """A loop without its pragma."""
-    loops = statement.what == "unexposed" and statement.kids and statement.kids[-1].what == "for"
-    return statement.kids[-1] if loops else statement
 
 
 def _names(node: Node) -> Iterator[Node]:

@@ -29,13 +29,13 @@ from tunesmith.kernels.outcome import Evaluation, Measured, WrongResult
 from tunesmith.kernels.rewrite import template as rewriting
 from tunesmith.kernels.rewrite.edits import insert
 from tunesmith.kernels.rewrite.passes.launch import BLOCK_SIZE
-from tunesmith.kernels.rewrite.passes.record import Change, Pass, Subject
+from tunesmith.kernels.rewrite.passes.record import Change, Pass, Subject, require
 from tunesmith.kernels.spec.taskfile import load_task
 from tunesmith.kernels.spec.template import Parameter, Template, config_key
 
 pytestmark = pytest.mark.usefixtures("simulation")
 REFUSED = "elements are read one by one: no reason"
-VECTORS_REFUSED = Pass("vectors", lambda _: REFUSED, lambda *_: Change(), languages=("opencl",))
+VECTORS_REFUSED = Pass("vectors", lambda _: require(False, REFUSED), lambda *_: Change(), languages=("opencl",))
 EVERYTHING = ("16384", "5000", "777")
 WRONG = WrongResult("mismatch", "out", "it is wrong on fresh contents")
 

@@ -11,55 +11,48 @@ from tunesmith.kernels.reader.syntax import Node, Symbol
 from tunesmith.kernels.rewrite.edits import replace, span, wrap
 from tunesmith.kernels.rewrite.facts import ENDS, Loop
 from tunesmith.kernels.rewrite.forms import ONE
-from tunesmith.kernels.rewrite.passes.record import ALONE, Change, Pass, Refused, Subject
+from tunesmith.kernels.rewrite.passes.record import ALONE, Change, Pass, Refused, Subject, require, required
 from tunesmith.kernels.rewrite.rounds import Carried
 from tunesmith.kernels.rewrite.sharing import WARP, behind
 from tunesmith.kernels.spec.template import LaunchGeometry
-
-_WHY = "lanes do not share a column"
-
 
 _Column = tuple[list[Node], Loop, dict[Symbol, str], list[Node]]
 """Declarations ahead of the loop, the loop, how two parts `a` and `b` of a sum become one, in C, statements behind."""
 
 
-def _column(subject: Subject) -> _Column | Refused:
+def _column(subject: Subject) -> _Column:
     facts = subject.facts
-    if subject.axes != ["x"] or not subject.bounds or subject.unmovable or subject.bounded or facts.escaping:
-        return f"{_WHY}: threads do not have one coordinate behind a guard, and a launch that may change"
+    free = subject.axes == ["x"] and subject.bounds and not (subject.unmovable or subject.bounded or facts.escaping)
+    require(free, "threads do not have one coordinate behind a guard, and a launch that may change")
     bound = subject.bounds["x"]
     inside = behind(facts, facts.body.kids, lambda test: facts.upper(test, "x") == bound)
     at = next((number for number, one in enumerate(inside) if one.what == "for"), len(inside))
     loop = facts.loop(inside[at]) if at < len(inside) else None
     if loop is None or loop.kind != "counting" or loop.fixed:
-        return f"{_WHY}: there is no loop behind the guard that counts one by one"
+        raise Refused("there is no loop behind the guard that counts one by one")
     before, after, body = inside[:at], inside[at + 1 :], loop.body
     # Statements that both parts of the work have.
     twice = all(one.what == "declaration" and not facts.acts(one) and not any(facts.changes(one)) for one in before)
-    if not twice or any(one.written for each in before for one in facts.inside(each)) or len(subject.returns) > 1:
-        return f"{_WHY}: there is more than declarations ahead of the loop"
+    twice = twice and not any(one.written for each in before for one in facts.inside(each))
+    require(twice and len(subject.returns) < 2, "there is more than declarations ahead of the loop")
     reads = facts.inside(body)
     apart = [one for one in reads if one.index.times(loop.atom).terms and one.index.times(loop.atom) not in (ONE, -ONE)]
-    if not any(one.index.times("@x") == ONE for one in apart):
-        return f"{_WHY}: the loop reads no neighbours along the threads"
-    acts = any(one.written and one.root not in facts.declared_in(body) for one in reads) or any(
-        one.what in ENDS for one in body.walk()
-    )
-    if acts or facts.acts(body):
-        return f"{_WHY}: the loop does more than to add up what it reads"
+    require(any(one.index.times("@x") == ONE for one in apart), "the loop reads no neighbours along the threads")
+    acts = facts.acts(body) or any(one.what in ENDS for one in body.walk())
+    writes = any(one.written and one.root not in facts.declared_in(body) for one in reads)
+    require(not acts and not writes, "the loop does more than to add up what it reads")
     sums = Carried(facts, loop.node, facts.body).sums()
     made = {symbol for one in before for symbol in facts.declared_in(one)}
     if isinstance(sums, str) or not sums or not sums.keys() <= made:
-        return f"{_WHY}: the loop has no sums whose order is free"
+        raise Refused("the loop has no sums whose order is free")
     return before, loop, sums, after
 
 
-def _share(subject: Subject, found: _Column) -> Change | Refused:
+def _share(subject: Subject, found: _Column) -> Change:
     before, loop, sums, after = found
     name, at, lane = (subject.name(one) for one in ("COLUMN_LANES", "column_at", "column_lane"))
-    bound, first, last = subject.written(subject.bounds["x"]), "threadIdx.x", "threadIdx.y"
-    if bound is None:
-        return f"{_WHY}: the guard's bound is not known ahead of it"
+    bound = required(subject.written(subject.bounds["x"]), "the guard's bound is not known ahead of it")
+    first, last = "threadIdx.x", "threadIdx.y"
     moved = tuple(replace(node, at) for axis in subject.work.axes for node in axis.nodes)
     begin = [part for one in before for part in (span(one, *moved), "\n")]
     step = replace(loop.node.kids[2], f"{loop.variable.name} += {name}")
@@ -93,4 +86,11 @@ def _share(subject: Subject, found: _Column) -> Change | Refused:
 _OTHERS = ("block_size", "work_per_thread", "launch_bounds", "vectors", "row_lanes", "walk", "own_bins")
 
 
-COLUMN_LANES = Pass("column_lanes", _column, _share, excludes=dict.fromkeys(_OTHERS, ALONE), after=("cache_hints",))
+COLUMN_LANES = Pass(
+    "column_lanes",
+    _column,
+    _share,
+    why="lanes do not share a column: ",
+    excludes=dict.fromkeys(_OTHERS, ALONE),
+    after=("cache_hints",),
+)

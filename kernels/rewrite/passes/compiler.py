@@ -16,7 +16,7 @@ from tunesmith.kernels.reader.syntax import NOTHING, Node, Symbol
 from tunesmith.kernels.rewrite.edits import Edit, insert, switched, wrap
 from tunesmith.kernels.rewrite.facts import AXES, Facts
 from tunesmith.kernels.rewrite.forms import Form
-from tunesmith.kernels.rewrite.passes.record import Change, Pass, Refused, Subject
+from tunesmith.kernels.rewrite.passes.record import BOTH, Change, Pass, Refused, Subject, require, required
 
 _SLOW = re.compile(r"(?:__)?(?:exp2?|exp10|log(?:2|10)?|pow|sin|cos|tan|tanh|r?sqrt|erf|sincos|rcp)f?")
 MAX_ARRAY_LENGTH = (1 << 31) - 1
@@ -27,7 +27,7 @@ _WIDE_WORDS = re.compile(rb"(?:\b(?:unsigned|signed)\s+)?\blong(?:\s+long)?(?:\s
 _COMPARED = frozenset({"<", ">", "<=", ">=", "==", "!="})
 
 
-def _loops(subject: Subject) -> list[Node] | Refused:
+def _loops(subject: Subject) -> list[Node]:
     facts, found = subject.facts, list[Node]()
     for node in facts.syntax.everything():
         if node.what != "for" or node.fixed or node.parent is None or node.parent.what != "block":
@@ -38,7 +38,7 @@ def _loops(subject: Subject) -> list[Node] | Refused:
         before = facts.syntax.code[: node.start].rstrip().rsplit(b"\n", 1)[-1].lstrip()
         if long and counts and test.what == "binary" and not before.startswith(b"#"):
             found.append(node)
-    return found or "there is no loop to unroll whose length the compiler does not know"
+    return required(found, "there is no loop to unroll whose length the compiler does not know")
 
 
 def _unroll(subject: Subject, loops: list[Node]) -> Change:
@@ -50,16 +50,16 @@ def _unroll(subject: Subject, loops: list[Node]) -> Change:
     return made
 
 
-def _slow(subject: Subject) -> bool | Refused:
+def _slow(subject: Subject) -> None:
     for one in subject.facts.syntax.everything():
         if one.what == "call" and _SLOW.fullmatch(one.op):
-            return True
+            return
         if one.what in ("binary", "assign") and one.op in ("/", "/=") and one.kids[0].type.what != "number":
-            return True
-    return "no function, and no division of floats, has a faster, less exact form"
+            return
+    raise Refused("no function, and no division of floats, has a faster, less exact form")
 
 
-def _fast_math(subject: Subject, _: bool) -> Change:
+def _fast_math(subject: Subject, _: None) -> Change:
     """The check decides whether results are exact enough."""
     made = Change(fast_math=subject.name("FAST_MATH"))
     made.parameter(made.fast_math, (False, True), "whether to compile with fast math")
@@ -113,8 +113,9 @@ def _index(node: Node, variables: Collection[Symbol]) -> list[Node] | None:
     return found if node.op in ("+", "-", "*") or not found else None
 
 
-def _narrowed(facts: Facts) -> _Narrow:
+def _wide_indices(subject: Subject) -> _Narrow:
     """The search for indices of 64 bits that are sums, differences and products of numbers of 32 bits alone."""
+    facts = subject.facts
     variables = {
         node.symbol: node
         for node in facts.body.walk()
@@ -137,9 +138,14 @@ def _narrowed(facts: Facts) -> _Narrow:
             elif node.type.least < 0:
                 compared += outside
         if not bad:
-            inside = [_index(x, variables) or [] for x in [*good, *(y.kids[-1] for y in variables.values())]]
-            return variables, list(dict.fromkeys(x for those in inside for x in those if x.what == "cast")), compared
+            break
         variables = {symbol: one for symbol, one in variables.items() if symbol not in bad}
+    values = [*good, *(one.kids[-1] for one in variables.values())]
+    casts = dict.fromkeys(one for value in values for one in _index(value, variables) or () if one.what == "cast")
+    require(variables or casts, "none has 64 bits and is a sum or product of numbers of 32 bits alone")
+    known_lengths = all(subject.lengths.get(one.name) for one in facts.arrays)
+    require(known_lengths, "the task does not say how long every array is")
+    return variables, list(casts), compared
 
 
 def _is_compared(node: Node) -> bool:
@@ -159,15 +165,6 @@ def _wide_type(facts: Facts, node: Node) -> tuple[int, int] | None:
         if word[0] not in (b"const", b"constexpr", b"static_cast"):
             return word.start(), word.end()
     return None
-
-
-def _wide_indices(subject: Subject) -> _Narrow | Refused:
-    variables, casts, _ = found = _narrowed(subject.facts)
-    if not variables and not casts:
-        return "indices stay: none has 64 bits and is a sum or product of numbers of 32 bits alone"
-    if not all(subject.lengths.get(one.name) for one in subject.facts.arrays):
-        return "indices stay: the task does not say how long every array is"
-    return found
 
 
 def _narrow(subject: Subject, found: _Narrow) -> Change:
@@ -192,6 +189,6 @@ def _narrow(subject: Subject, found: _Narrow) -> Change:
     return made
 
 
-UNROLLING = Pass("unrolling", _loops, _unroll, languages=("cuda", "opencl"))
-FAST_MATH = Pass("fast_math", _slow, _fast_math, languages=("cuda", "opencl"))
-NARROW_INDICES = Pass("narrow_indices", _wide_indices, _narrow)
+UNROLLING = Pass("unrolling", _loops, _unroll, languages=BOTH)
+FAST_MATH = Pass("fast_math", _slow, _fast_math, languages=BOTH)
+NARROW_INDICES = Pass("narrow_indices", _wide_indices, _narrow, why="indices stay: ")

@@ -11,27 +11,25 @@ import re
 from tunesmith.kernels.reader.syntax import LOOPS, Node, Symbol
 from tunesmith.kernels.rewrite.edits import Edit, Span
 from tunesmith.kernels.rewrite.facts import Facts
-from tunesmith.kernels.rewrite.passes.record import Change, Pass, Refused, Subject
+from tunesmith.kernels.rewrite.passes.record import BOTH, Change, Pass, Subject, require
 
 SMALL = 64
 """Up to this value a parameter is a constant also where workloads differ in it, such as the width of a filter."""
 SETS = 4
 """Sets of values that have code of their own at most."""
-_WHY = "no parameter becomes a constant"
 _Values = dict[Symbol, int]
 _OF_LAUNCH = re.compile(r"@[xyz]|\w+\.[xyz]")
 _DIVISIONS = frozenset({"/", "%", "/=", "%="})
 
 
-def _values(subject: Subject) -> list[_Values] | Refused:
+def _values(subject: Subject) -> list[_Values]:
     """The sets of values of the parameters that become constants."""
     facts, task, found = subject.facts, subject.task, dict[Symbol, list[int]]()
-    if subject.backend == "opencl" and (facts.jumps or any(one not in facts.parameters for one in facts.shared)):
-        return f"{_WHY}: the code cannot be there twice, for its labels or its memory of a work-group"
-    if len(facts.parameters) != len(task.arguments):
-        return f"{_WHY}: the kernel's parameters are not the task's arguments"
-    if not _has_need(facts):
-        return f"{_WHY}: each loop has a length, and each division a divisor, that the compiler knows"
+    once = facts.jumps or any(one not in facts.parameters for one in facts.shared)
+    twice = subject.backend != "opencl" or not once
+    require(twice, "the code cannot be there twice, for its labels or its memory of a work-group")
+    require(len(facts.parameters) == len(task.arguments), "the kernel's parameters are not the task's arguments")
+    require(_has_need(facts), "each loop has a length, and each division a divisor, that the compiler knows")
     tuned = [one for one in task.workloads if not one.held_out]
     for argument, parameter in zip(task.arguments, facts.parameters, strict=True):
         whole = argument.role == "scalar" and parameter.type.what == "number" and not parameter.type.reference
@@ -41,9 +39,9 @@ def _values(subject: Subject) -> list[_Values] | Refused:
         if len(set(values)) == 1 or max(map(abs, values)) <= SMALL:
             found[parameter] = values
     sets = [dict(zip(found, values, strict=True)) for values in dict.fromkeys(zip(*found.values(), strict=True))]
-    if not sets:
-        return f"{_WHY}: none is small, or the same in all workloads"
-    return sets if len(sets) <= SETS else f"{_WHY}: workloads have {len(sets)} sets of values, more than {SETS}"
+    require(sets, "none is small, or the same in all workloads")
+    require(len(sets) <= SETS, f"workloads have {len(sets)} sets of values, more than {SETS}")
+    return sets
 
 
 def _has_need(facts: Facts) -> bool:
@@ -89,4 +87,4 @@ def _specialise(subject: Subject, sets: list[_Values]) -> Change:
     return made
 
 
-CONSTANTS = Pass("constants", _values, _specialise, languages=("cuda", "opencl"))
+CONSTANTS = Pass("constants", _values, _specialise, why="no parameter becomes a constant: ", languages=BOTH)

@@ -15,11 +15,10 @@ from tunesmith.kernels.reader.syntax import LAMBDA, LOOPS, Node, Symbol
 from tunesmith.kernels.rewrite.edits import Edit, Span, switched, wrap
 from tunesmith.kernels.rewrite.facts import ENDS, Access, Facts, Loop
 from tunesmith.kernels.rewrite.forms import ONE, ZERO, Form
-from tunesmith.kernels.rewrite.passes.record import Change, Layer, Pass, Refused, Subject
+from tunesmith.kernels.rewrite.passes.record import Change, Layer, Pass, Subject, require
 from tunesmith.kernels.rewrite.rounds import Carried
 from tunesmith.kernels.spec.template import LaunchGeometry
 
-_WHY = "lanes do not share a row"
 _COMMUTING = frozenset(f"atomic{one}" for one in ("Add", "Sub", "Max", "Min", "And", "Or", "Xor"))
 
 
@@ -35,25 +34,20 @@ class _Lanes:
     meets: set[Node] = field(default_factory=set)
 
 
-def _lanes(subject: Subject) -> _Lanes | Refused:
-    facts = subject.facts
-    numbers = _numbers(subject)
-    if isinstance(numbers, str):
-        return f"{_WHY}: {numbers}"
+def _lanes(subject: Subject) -> _Lanes:
+    facts, numbers = subject.facts, _numbers(subject)
     sums, why = _shared(subject)
-    if not sums:
-        return f"{_WHY}: {why or 'there is no loop that reads neighbours'}"
+    require(sums, why or "there is no loop that reads neighbours")
     found = _Lanes(sums, numbers)
-    why = _find_alone(facts, facts.body, found) or _find_meetings(facts, found)
-    return f"{_WHY}: {why}" if why else found
+    _find_alone(facts, facts.body, found)
+    _find_meetings(facts, found)
+    return found
 
 
-def _numbers(subject: Subject) -> list[Node] | str:
-    """Where the kernel asks for the number of a thread that is not its coordinate, or how many there are; or why lanes
-    cannot be one thread, as a clause."""
+def _numbers(subject: Subject) -> list[Node]:
+    """Where the kernel asks for the number of a thread that is not its coordinate, or how many there are."""
     facts, work = subject.facts, subject.work
-    if work.why:
-        return work.why
+    require(not work.why, work.why)
     found = [one for one in facts.builtins() if work.kind == "rows" and one.op in ("threadIdx.x", "blockDim.x")]
     steps = [one.node.kids[2] for one in facts.loops if one.kind == "grid"]
     numbers = [*found, *(one.kids[-1] for one in steps)]
@@ -70,7 +64,9 @@ def _numbers(subject: Subject) -> list[Node] | str:
         "a loop over the grid does not step by `+=`": any(one.op != "+=" for one in steps),
         "a macro or a lambda computes its coordinates": any(x.fixed or x.inside(LAMBDA) for x in places),
     }
-    return next((clause for clause, holds in why.items() if holds), numbers)
+    for clause, holds in why.items():
+        require(not holds, clause)
+    return numbers
 
 
 def _shared(subject: Subject) -> tuple[dict[Loop, dict[Symbol, str]], str]:
@@ -125,30 +121,27 @@ def _is_added_to(accesses: list[Access]) -> bool:
 
 def _is_free(facts: Facts, value: Form, variables: set[Symbol]) -> bool:
     """Whether it is known what a value depends on, and these are none of the variables."""
-    atoms = [(name, facts.atoms.get(name)) for name in value.atoms]
-    return all(
-        atom is None
-        or (name[0] != "?" and atom.symbol not in variables and all(_is_free(facts, x, variables) for x in atom.parts))
-        for name, atom in atoms
-    )
+    asked = facts.asked(value) & facts.atoms.keys()
+    return not any(name[0] == "?" or facts.atoms[name].symbol in variables for name in asked)
 
 
-def _find_alone(facts: Facts, node: Node, found: _Lanes) -> str:
-    """Finds what the first lane writes for all; returns why it cannot, as a clause, or nothing."""
+def _find_alone(facts: Facts, node: Node, found: _Lanes) -> None:
+    """Finds what the first lane writes for all."""
     written = [one.node for one in facts.inside(node) if one.written and one.root in facts.arrays]
     if not written or any(one.node is node for one in found.sums):
-        return ""
+        return
     apart = LOOPS | ENDS | {"declaration", "lambda"}
     if not node.fixed and facts.changed_in(node) <= set(facts.arrays) and not any(x.what in apart for x in node.walk()):
         found.alone.append(node)
-        return ""
-    if not all(any(part.holds(one) for part in node.parts) for one in written):
-        return f"`{facts.text(node)[:60]}` writes in a way that other lanes need"
-    return next(filter(None, (_find_alone(facts, part, found) for part in node.parts)), "")
+        return
+    inside = all(any(part.holds(one) for part in node.parts) for one in written)
+    require(inside, f"`{facts.text(node)[:60]}` writes in a way that other lanes need")
+    for part in node.parts:
+        _find_alone(facts, part, found)
 
 
-def _find_meetings(facts: Facts, found: _Lanes) -> str:
-    """Finds where a lane may need what another wrote; returns why they cannot wait for it, as a clause, or nothing."""
+def _find_meetings(facts: Facts, found: _Lanes) -> None:
+    """Finds where a lane may need what another wrote."""
     unknown = {*facts.arrays, *facts.declared_in(facts.body)} - {one.variable for one in facts.loops}
     for root in facts.arrays:
         own = facts.of(root)
@@ -158,13 +151,12 @@ def _find_meetings(facts: Facts, found: _Lanes) -> str:
         alone = [next((node for node in found.alone if node.holds(one.node)), None) for one in own]
         for one in (one for one, *places in zip(own, loops, alone, strict=True) if places == [None, None]):
             # Elsewhere another thread may write the element meanwhile, and not all lanes read the same.
-            if facts.reach(one.index) < 2 or not _is_free(facts, one.index, unknown):
-                return f"{root.name} is written, and read where other threads may write it"
+            own_element = facts.reach(one.index) > 1 and _is_free(facts, one.index, unknown)
+            require(own_element, f"{root.name} is written, and read where other threads may write it")
         if None not in alone or _is_added_to(own) or _by_one_lane(own, loops):
             continue
         places = [node if loop is None else loop.node for loop, node in zip(loops, alone, strict=True)]
         found.meets.update(at for one, at in zip(own, places, strict=True) if one.written and at is not None)
-    return ""
 
 
 def _by_one_lane(accesses: list[Access], loops: list[Loop | None]) -> bool:
@@ -242,6 +234,7 @@ ROW_LANES = Pass(
     "row_lanes",
     _lanes,
     _share,
+    why="lanes do not share a row: ",
     excludes=dict.fromkeys(("work_per_thread", "own_bins", "vectors", "row_loops"), "Lanes share one row."),
     after=("block_size", "work_per_thread", "cache_hints"),
 )

@@ -8,17 +8,16 @@ from collections.abc import Mapping
 from tunesmith.kernels.rewrite.edits import Edit, insert, replace, switched
 from tunesmith.kernels.rewrite.facts import AXES, ENDS, Facts, Loop
 from tunesmith.kernels.rewrite.forms import Form
-from tunesmith.kernels.rewrite.passes.record import Change, Layer, Pass, Refused, Subject
+from tunesmith.kernels.rewrite.passes.record import BOTH, Change, Layer, Pass, Subject, require, required
 from tunesmith.kernels.rewrite.rounds import Carried
 from tunesmith.kernels.rewrite.sharing import meanings
 
 _CELLS = {"x": (8, 16, 32, 64, 128), "y": (1, 2, 4, 8, 16), "z": (1, 2, 4)}
 
 
-def _sizes(subject: Subject) -> Mapping[str, tuple[int, ...]] | Refused:
+def _sizes(subject: Subject) -> Mapping[str, tuple[int, ...]]:
     """The sizes that a block may have, by axis, where the code does the same with another number of threads."""
-    if subject.work.why:
-        return f"the size of a block stays: {subject.work.why}"
+    require(not subject.work.why, subject.work.why)
     axes = subject.axes
     if not axes:
         return {"x": tuple(value for value in (32, 64, 128, 256, 512, 1024) if value <= subject.work.most)}
@@ -49,13 +48,12 @@ def _block_size(subject: Subject, sizes: Mapping[str, tuple[int, ...]]) -> Chang
     return made
 
 
-def _movable(subject: Subject) -> bool | Refused:
-    if subject.axes and all(axis.strided for axis in subject.work.axes):
-        return True
-    return f"threads keep their work: {subject.unmovable}" if subject.unmovable else True
+def _movable(subject: Subject) -> None:
+    strided = subject.axes and all(axis.strided for axis in subject.work.axes)
+    require(strided or not subject.unmovable, subject.unmovable)
 
 
-def _work_per_thread(subject: Subject, _: bool) -> Change:
+def _work_per_thread(subject: Subject, _: None) -> Change:
     """Several elements for a thread: a whole block apart, so that neighbouring threads stay neighbours (cyclic), or
     neighbours themselves, so that shared data stays in the thread (blocked). A kernel that steps through its data by
     the size of the grid gets a smaller grid."""
@@ -83,9 +81,9 @@ const {subject.index_type} {at} = {together} ? ({index} * {width} + {thread}) * 
     return made
 
 
-def _turns(subject: Subject) -> list[str] | Refused:
+def _turns(subject: Subject) -> list[str]:
     """The axes along which blocks do nothing but take turns in a loop whose rounds stand by themselves."""
-    facts, found, why = subject.facts, list[str](), "blocks stay as many: they do not only take turns in a loop"
+    facts, found = subject.facts, list[str]()
     for axis in (one for one in AXES if one not in subject.axes and subject.work.kind != "rows" and not facts.together):
         block, grid = f"blockIdx.{axis}", Form.atom(f"gridDim.{axis}")
         turns = [
@@ -100,7 +98,7 @@ def _turns(subject: Subject) -> list[str] | Refused:
         inside = all(turns[0].body.holds(one) for one in facts.effects)
         if begins and inside and not ends and not Carried(facts, node, facts.body).states and _apart(facts, turns[0]):
             found.append(axis)
-    return found or why
+    return required(found, "they do not only take turns in a loop")
 
 
 def _apart(facts: Facts, loop: Loop) -> bool:
@@ -134,11 +132,10 @@ def _threads(subject: Subject) -> int:
     return math.prod(map(int, subject.launch.block)) if known else 0
 
 
-def _launch_bounds(subject: Subject, threads: int) -> Change | Refused:
+def _launch_bounds(subject: Subject, threads: int) -> Change:
     """Launch bounds: the block's size, and how many blocks shall fit on a multiprocessor."""
     minimum, macro, declared = subject.name("MIN_BLOCKS"), subject.name("LAUNCH_BOUNDS"), subject.facts.launch_bounds
-    if not threads and not subject.factors:
-        return "launch bounds stay: the size of a block depends on the workload"
+    require(threads or subject.factors, "launch bounds stay: the size of a block depends on the workload")
     made, first = Change(), subject.factors[0] if subject.factors else ""
     size = " * ".join(subject.factors) or str(threads)
     if first:
@@ -162,10 +159,15 @@ def _launch_bounds(subject: Subject, threads: int) -> Change | Refused:
     return made
 
 
-BLOCK_SIZE = Pass("block_size", _sizes, _block_size, languages=("cuda", "opencl"))
+BLOCK_SIZE = Pass("block_size", _sizes, _block_size, why="the size of a block stays: ", languages=BOTH)
 WORK_PER_THREAD = Pass(
-    "work_per_thread", _movable, _work_per_thread, after=("block_size", "own_bins"), languages=("cuda", "opencl")
+    "work_per_thread",
+    _movable,
+    _work_per_thread,
+    why="threads keep their work: ",
+    after=("block_size", "own_bins"),
+    languages=BOTH,
 )
-MORE_BLOCKS = Pass("more_blocks", _turns, _more_blocks)
+MORE_BLOCKS = Pass("more_blocks", _turns, _more_blocks, why="blocks stay as many: ")
 _BEFORE = ("block_size", "row_teams", "permuted_tiles", "output_tiles", "column_lanes")
 LAUNCH_BOUNDS = Pass("launch_bounds", _threads, _launch_bounds, after=_BEFORE)

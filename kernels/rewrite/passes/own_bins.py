@@ -11,7 +11,7 @@ from __future__ import annotations
 from tunesmith.kernels.reader.syntax import LEFT, LOOPS, Symbol
 from tunesmith.kernels.rewrite.edits import insert, replace, span, switched, wrap
 from tunesmith.kernels.rewrite.facts import Facts
-from tunesmith.kernels.rewrite.passes.record import Change, Layer, Pass, Refused, Subject
+from tunesmith.kernels.rewrite.passes.record import BOTH, Change, Layer, Pass, Refused, Subject, require, required
 
 _TYPES = {"cuda": ("int32", "uint32", "float32", "uint64"), "opencl": ("int32", "uint32")}
 _COPIES, _DOC = (1, 2, 4, 8, 16, 32), "copies of each bin of a block, on which its lanes take turns"
@@ -19,17 +19,18 @@ MAX_BINS = 8192
 """Bins that a block may have of its own: it has 48 KB of shared memory without asking."""
 
 
-def _bins(subject: Subject) -> list[Symbol] | Refused:
-    facts, without = subject.facts, "blocks have no bins of their own"
-    opencl = subject.backend == "opencl"
+def _bins(subject: Subject) -> list[Symbol]:
+    facts, opencl = subject.facts, subject.backend == "opencl"
     if facts.shared:
-        return f"{without}: it has {facts.shared[0].name}, which a block shares, already"
-    if opencl and any(one.inside(LEFT) or one.fixed for one in subject.returns):
-        return f"{without}: the kernel returns from inside a loop or a macro"
+        raise Refused(f"it has {facts.shared[0].name}, which a block shares, already")
+    inside = opencl and any(one.inside(LEFT) or one.fixed for one in subject.returns)
+    require(not inside, "the kernel returns from inside a loop or a macro")
     found, why = list[Symbol](), "there is no array that threads do nothing to but add"
     for root in facts.arrays:
         own, count = facts.of(root), subject.lengths.get(root.name, "")
-        if not own or root in facts.escaping or root in facts.moved or not _is_added_to(facts, root, opencl):
+        if not own or root in facts.escaping or root in facts.moved or not all(one.adds for one in own):
+            continue
+        if opencl and not _by_name(facts, root):
             continue
         line = f"line {facts.syntax.line(own[0].node)} adds to {root.name}"
         if subject.dtype(root) not in _TYPES[subject.backend]:
@@ -42,12 +43,7 @@ def _bins(subject: Subject) -> list[Symbol] | Refused:
             why = f"{line}, whose length is known only when the kernel runs"
         else:
             found.append(root)
-    return found or f"{without}: {why}"
-
-
-def _is_added_to(facts: Facts, root: Symbol, by_name: bool) -> bool:
-    """Whether all that is done to an array are additions whose results nobody uses. by_name: by its own name."""
-    return all(one.adds for one in facts.of(root)) and (not by_name or _by_name(facts, root))
+    return required(found, why)
 
 
 def _by_name(facts: Facts, root: Symbol) -> bool:
@@ -106,7 +102,7 @@ def _copy(subject: Subject, bin_: str) -> str:
     return f"(*({bin_}) + {subject.thread[0]} % {subject.name('COPIES')})"
 
 
-def _shared_bins(subject: Subject) -> list[Symbol] | Refused:
+def _shared_bins(subject: Subject) -> list[Symbol]:
     """The arrays in shared memory to which loops add, and whose elements are cleared and read besides."""
     facts, found = subject.facts, list[Symbol]()
     for root in facts.shared:
@@ -116,7 +112,7 @@ def _shared_bins(subject: Subject) -> list[Symbol] | Refused:
         known = all(x.node.what == "index" and not x.node.fixed and (x.clears or not x.written) for x in others)
         if plain and known and root not in facts.escaping and _by_name(facts, root):
             found += [root] if any(one.adds and one.node.inside(LOOPS) for one in own) else []
-    return found or "bins stay alone: no loop adds to an array in shared memory that is a histogram's"
+    return required(found, "bins stay alone: no loop adds to an array in shared memory that is a histogram's")
 
 
 def _copies(subject: Subject, found: list[Symbol]) -> Change:
@@ -134,5 +130,7 @@ def _copies(subject: Subject, found: list[Symbol]) -> Change:
     return made
 
 
-OWN_BINS = Pass("own_bins", _bins, _own_bins, after=("block_size",), languages=("cuda", "opencl"))
+OWN_BINS = Pass(
+    "own_bins", _bins, _own_bins, why="blocks have no bins of their own: ", after=("block_size",), languages=BOTH
+)
 COPIES = Pass("copies", _shared_bins, _copies, after=("block_size",))

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tunesmith.kernels.reader.syntax import Node
 from tunesmith.kernels.rewrite.edits import Edit, Span, replace, span
 from tunesmith.kernels.rewrite.facts import AXES, Access, Loop
 from tunesmith.kernels.rewrite.forms import ONE, ZERO, Form
-from tunesmith.kernels.rewrite.passes.record import ALONE, Change, Pass, Refused, Subject
+from tunesmith.kernels.rewrite.passes.record import ALONE, BOTH, Change, Pass, Refused, Subject, require
 from tunesmith.kernels.spec.template import LaunchGeometry
 
 MAX_TILES = (1 << 31) - 1
@@ -26,7 +27,6 @@ ROWS = (8, 4, 16)
 """Of threads of a block; each goes over several rows of a tile."""
 FEW = 8
 """Fewer values of a digit leave neighbours near each other."""
-_WHY = "no permutation goes through tiles"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +70,6 @@ class Radix:
             for low, above in zip(chain, [*chain[1:], one.bound], strict=True):
                 name = subject.name(f"digit_{len(self.digits)}")
                 self.digits.append(Digit(name, one, low, None if above is None else above.over(low)))
-
-    @property
-    def sound(self) -> bool:
-        """Whether each digit begins where the one below ends."""
-        pairs = zip(self.digits, self.digits[1:], strict=False)
-        return all(one.radix is not None or one.coordinate is not above.coordinate for one, above in pairs)
 
     def of(self, form: Form) -> Form | None:
         """A form over digits; None where it also depends on other values that differ between threads."""
@@ -134,7 +128,7 @@ class _Permutation:
     across: Digit
 
 
-def _coordinates(subject: Subject) -> list[Coordinate] | Refused:
+def _coordinates(subject: Subject) -> list[Coordinate]:
     """The numbers that tell elements apart: thread and block numbers along each axis, or the variable of a loop over
     the grid."""
     facts, work, found, known = subject.facts, subject.work, list[Coordinate](), list[Node]()
@@ -143,18 +137,16 @@ def _coordinates(subject: Subject) -> list[Coordinate] | Refused:
         found.append(Coordinate(subject.name(f"number_{axis}"), atom, axis, nodes, bound, extent, loop))
 
     loops = [one for one in facts.loops if one.kind == "grid"]
-    if work.kind != "cells" or (subject.unmovable and not loops):
-        return f"{_WHY}: {subject.unmovable}"
+    require(work.kind == "cells" and (loops or not subject.unmovable), subject.unmovable)
     for loop in loops:
         alone = len(loops) == len(work.axes) == 1 and loop.node.parent is facts.body and not subject.returns
         alone = alone and facts.reach(loop.bound) == 0 and not facts.changed.keys() & set(facts.parameters)
-        if not alone or any(not loop.node.holds(one) for one in facts.effects):
-            return f"{_WHY}: it does more than one loop over the grid"
+        alone = alone and all(loop.node.holds(one) for one in facts.effects)
+        require(alone, "it does more than one loop over the grid")
         add(loop.axis, loop.atom, (), loop.bound, subject.threads(loop.axis), loop)
         known += [*loop.node.kids[:3], *work.axes[0].nodes]
     for axis in work.axes if not loops else ():
-        if axis.guarded and axis.bound is None:
-            return f"{_WHY}: its guards along {axis.name} differ"
+        require(not axis.guarded or axis.bound is not None, f"its guards along {axis.name} differ")
         add(axis.name, f"@{axis.name}", axis.nodes, axis.bound, subject.threads(axis.name), None)
     for name in AXES:
         if name not in subject.axes and subject.grid(name) != "1":
@@ -164,38 +156,35 @@ def _coordinates(subject: Subject) -> list[Coordinate] | Refused:
     others = [one for one in facts.builtins() if not any(node.holds(one) for node in known)]
     if others or any(node.fixed for one in found for node in one.nodes):
         said = facts.text(others[0]) if others else "a macro for the number of a block"
-        return f"{_WHY}: it uses {said}"
+        raise Refused(f"it uses {said}")
     return found
 
 
-def _permutation(subject: Subject) -> _Permutation | Refused:
+def _permutation(subject: Subject) -> _Permutation:
     facts = subject.facts
-    if subject.bounded:
-        return f"{_WHY}: {subject.bounded}"
+    require(not subject.bounded, subject.bounded)
     coordinates = _coordinates(subject)
-    if isinstance(coordinates, str):
-        return coordinates
     touched = [one for one in facts.accesses if one.root in facts.arrays]
     stores = [one for one in touched if one.written]
     loads = [one for one in touched if _once_read(subject, one) and _certain(subject, one, coordinates)]
     radix = Radix(subject, coordinates, (one.index for one in (*loads, *stores)))
-    if not radix.sound:
-        return f"{_WHY}: the digits of an element's number overlap"
+    if any(one.radix is None and one.coordinate is above.coordinate for one, above in pairwise(radix.digits)):
+        raise Refused("the digits of an element's number overlap")
     known = {one: form for one in touched if (form := radix.of(one.index)) is not None}
-    if not stores or any(one not in known or _several(radix, known[one]) for one in stores):
-        return f"{_WHY}: it does not write each element in a place of its own digits"
+    apart = stores and all(one in known and not _several(radix, known[one]) for one in stores)
+    require(apart, "it does not write each element in a place of its own digits")
     fastest = {one: radix.fastest(form) for one, form in known.items()}
     across, *others = {fastest[one] for one in stores}
     turned = {one: fastest[one] for one in loads if one in known and across and known[one].times(across.name) != ZERO}
     along, *more = set(turned.values()) - {None, across} or {None}
     if across is None or along is None or others or more:
-        return f"{_WHY}: the elements that it reads as neighbours it also writes as neighbours"
+        raise Refused("the elements that it reads as neighbours it also writes as neighbours")
     loads = [one for one, digit in turned.items() if digit is along]
     forms = radix.join(known, [*loads, *stores])
     both = [one for name in (along.name, across.name) for one in radix.digits if one.name == name]
     few = [one.radix.constant for one in both if one.radix is not None and (one.radix.constant or FEW) < FEW]
     if few:
-        return f"{_WHY}: one of its dimensions has {few[0]} elements"
+        raise Refused(f"one of its dimensions has {few[0]} elements")
     return _Permutation(coordinates, radix.digits, loads, stores, forms, *both)
 
 
@@ -306,14 +295,14 @@ def _swaps(subject: Subject, found: _Permutation) -> Iterator[Edit]:
         yield from (replace(one, "continue") for one in subject.returns)
 
 
-def _permute(subject: Subject, found: _Permutation) -> Change | Refused:
+def _permute(subject: Subject, found: _Permutation) -> Change:
     side, rows = subject.name("PERMUTE"), subject.name("PERMUTE_ROWS")
     length, own = subject.lengths.get(found.stores[0].root.name), [*found.loads, *found.stores]
     known = [length, *(_extent(subject, one) for one in found.digits)]
     known += [text for one in found.coordinates for text in (_value(subject, found, one), _count(subject, one))]
     known += [_by_digits(subject, found, found.forms[one]) if one in found.forms else None for one in own]
-    if None in known or not all(subject.facts.is_known(one.root, None) for one in own):
-        return f"{_WHY}: its dimensions are not known ahead of its body"
+    ahead = None not in known and all(subject.facts.is_known(one.root, None) for one in own)
+    require(ahead, "its dimensions are not known ahead of its body")
     body = subject.inside
     once = ("[&] {", "}();") if subject.returns and subject.backend == "cuda" else ("", "")
     parts = (
@@ -338,7 +327,8 @@ PERMUTED_TILES = Pass(
     "permuted_tiles",
     _permutation,
     _permute,
+    why="no permutation goes through tiles: ",
     excludes=dict.fromkeys(_OTHERS.split(), ALONE),
     after=("cache_hints",),
-    languages=("cuda", "opencl"),
+    languages=BOTH,
 )

@@ -43,6 +43,10 @@ class Place:
     def written(self) -> bool:
         return any(one.written for one in self.accesses)
 
+    def elements(self, count: str) -> str:
+        """How many elements `count` records have, in C."""
+        return count if self.record == 1 else f"{count} * {self.record}"
+
     def number(self, access: Access) -> int:
         """The number of an access's element in its record."""
         return (access.index - self.index).constant or 0
@@ -50,7 +54,7 @@ class Place:
     def even(self, subject: Subject, count: str, ahead: Node | None = None) -> list[str]:
         """The conditions, in C, under which vectors of `count` records are aligned neighbours."""
         cuda = subject.backend == "cuda"
-        count = count if self.record == 1 else f"{count} * {self.record}"
+        count = self.elements(count)
         begin = f"{self.root.name} + {subject.written(self.rest, ahead)}"
         found = [f"tunesmith::aligned<{count}>({begin})" if cuda else f"TUNESMITH_ALIGNED({count}, {begin})"]
         found += [f"({subject.written(one, ahead)}) % ({count}) == 0" for one in (*self.multiples, *self.apart)]
@@ -103,7 +107,7 @@ def places(
 def _side_by_side(facts: Facts, index: Form, atom: str) -> tuple[int, Form, tuple[Form, ...]] | None:
     """The elements of a record, what of the index is the same for all coordinates, and what has to be a multiple of a
     vector's coordinates; None where neighbouring coordinates have no neighbouring records."""
-    asking = [one for one in index.atoms if _asks(facts, one, atom)]
+    asking = [one for one in index.atoms if atom in facts.asked(Form.atom(one))]
     factor = index.times(atom).constant
     if asking == [atom]:
         return (factor, index.without(atom), ()) if factor in _RECORDS else None
@@ -121,11 +125,3 @@ def _side_by_side(facts: Facts, index: Form, atom: str) -> tuple[int, Form, tupl
     if any((one.constant or 0) % 2 for one in multiples):
         return None
     return 1, index.without(*asking), tuple(multiples)
-
-
-def _asks(facts: Facts, name: str, atom: str) -> bool:
-    """Whether an atom is the coordinate, or an operation on it."""
-    found = facts.atoms.get(name)
-    return name == atom or (
-        found is not None and any(_asks(facts, x, atom) for part in found.parts for x in part.atoms)
-    )

@@ -19,11 +19,10 @@ from tunesmith.kernels.reader.syntax import NOTHING, Node, Symbol
 from tunesmith.kernels.rewrite.edits import Span, replace, span
 from tunesmith.kernels.rewrite.facts import ENDS, Condition, Loop, Part
 from tunesmith.kernels.rewrite.forms import ONE, ZERO, Form
-from tunesmith.kernels.rewrite.passes.record import ALONE, NO_GUARD, Change, Pass, Refused, Subject
+from tunesmith.kernels.rewrite.passes.record import ALONE, NO_GUARD, Change, Pass, Refused, Subject, require
 from tunesmith.kernels.rewrite.sharing import behind
 from tunesmith.kernels.spec.template import LaunchGeometry
 
-_WHY = "results do not share their operands"
 _X, _Y, _MINUS = Form.atom("x"), Form.atom("y"), Form.number(-1)
 
 _WIDENS = re.compile(r"__half2float|__bfloat162float|operator float")
@@ -83,12 +82,10 @@ class _Grid:
         return None if form is None else form.written(text)
 
 
-def _grid(subject: Subject) -> _Grid | Refused:
-    facts, axes = subject.facts, subject.axes
-    if why := subject.unmovable or subject.bounded:
-        return f"{_WHY}: {why}"
-    if any(one.strided for one in subject.work.axes):
-        return f"{_WHY}: threads step through the grid"
+def _grid(subject: Subject) -> _Grid:
+    facts, axes, why = subject.facts, subject.axes, subject.unmovable or subject.bounded
+    require(not why, why)
+    require(not any(one.strided for one in subject.work.axes), "threads step through the grid")
     grid = _Grid(subject)
     if axes == ["x"] and not any(one.op.endswith((".y", ".z")) for one in facts.builtins()):
         atoms = {atom for one in facts.accesses for atom in one.index.atoms}
@@ -98,8 +95,7 @@ def _grid(subject: Subject) -> _Grid | Refused:
         over = {one.high for one in parts if one.low in wide}
         if len(wide) == len(over) == 1:
             grid = _Grid(subject, wide.pop(), over.pop())
-    if grid.wide is None and axes[:2] != ["x", "y"]:
-        return f"{_WHY}: threads do not have two coordinates"
+    require(grid.wide is not None or axes[:2] == ["x", "y"], "threads do not have two coordinates")
     conditions = [facts.conditions(effect)[0] for effect in facts.effects]
     found = [{least for one in those if (least := grid.limit(one)) is not None} for those in conditions]
     limits, exact = sorted(set.intersection(*found), key=repr) if found else [], list[str]()
@@ -111,11 +107,11 @@ def _grid(subject: Subject) -> _Grid | Refused:
             elif grid.wide is None and axis != "z":
                 exact.append(axis)
             else:
-                return f"{_WHY}: there is no guard for each coordinate"
+                raise Refused("there is no guard for each coordinate")
     if grid.wide is not None:
         limits += [grid.wide - ONE - _X, *([] if grid.over is None else [grid.over - ONE - _Y * grid.wide])]
-        if None in (grid.in_sizes(grid.wide), grid.in_sizes(grid.over or ONE)):
-            return f"{_WHY}: the task does not say how many columns there are"
+        known = None not in (grid.in_sizes(grid.wide), grid.in_sizes(grid.over or ONE))
+        require(known, "the task does not say how many columns there are")
     return _Grid(subject, grid.wide, grid.over, tuple(limits), tuple(exact))
 
 
@@ -145,29 +141,21 @@ class _Sum:
     unit: int
 
 
-def _sum(subject: Subject) -> _Sum | Refused:
-    """The loop whose results can be computed together, or why there is none."""
+def _sum(subject: Subject) -> _Sum:
+    """The loop whose results can be computed together."""
     facts, grid = subject.facts, _grid(subject)
-    if isinstance(grid, str):
-        return grid
     limits = (*grid.limits, _X, _Y)
     inside = behind(facts, facts.body.kids, lambda test: test.least is not None and grid.placed(test.least) in limits)
     at = [number for number, one in enumerate(inside) if one.what == "for"]
-    if len(at) != 1:
-        return f"{_WHY}: there is not one loop behind the guard"
+    require(len(at) == 1, "there is not one loop behind the guard")
     loop, before = facts.loop(inside[at[0]]), inside[: at[0]]
     if loop is None or loop.kind != "counting" or loop.node.fixed:
-        return f"{_WHY}: the loop does not count one by one"
-    if facts.reach(loop.first) > 0 or facts.reach(loop.bound) > 0:
-        return f"{_WHY}: the loop's length is not given by parameters"
-    if any(one.what in ENDS for one in loop.body.walk()):
-        return f"{_WHY}: the loop may end early"
-    if facts.acts(loop.body):
-        return f"{_WHY}: the loop does more than to read and to add"
+        raise Refused("the loop does not count one by one")
+    require(max(map(facts.reach, (loop.first, loop.bound))) == 0, "the loop's length is not given by parameters")
+    require(not any(one.what in ENDS for one in loop.body.walk()), "the loop may end early")
+    require(not facts.acts(loop.body), "the loop does more than to read and to add")
     own = _sums(grid, loop)
     operands = _operands(grid, loop, [node for one in own for node in one.nodes])
-    if isinstance(operands, str):
-        return operands
     for one in before:
         touched = facts.inside(one)
         pairs = [(access, each) for access in touched for each in own if access.root is each.root]
@@ -175,8 +163,8 @@ def _sum(subject: Subject) -> _Sum | Refused:
             access.node is one.kids[0] and grid.placed(access.index) == each.index for access, each in pairs
         )
         changes = any(facts.changes(one)) or any(access.written for access in touched)
-        if facts.acts(one) or not (begins or (one.what == "declaration" and not pairs and not changes)):
-            return f"{_WHY}: there is more than declarations ahead of the loop"
+        plain = begins or (one.what == "declaration" and not pairs and not changes)
+        require(plain and not facts.acts(one), "there is more than declarations ahead of the loop")
     replaced = [node for those in (*operands, *own) for node in those.nodes]
     changed, inner, results = facts.changed_in(loop.body), facts.declared_in(loop.body), list(own)
     needed = set[Symbol]()
@@ -195,16 +183,14 @@ def _sum(subject: Subject) -> _Sum | Refused:
         elif made is not None and facts.is_once(symbol) and not facts.inside(made):
             needed.add(symbol)
             continue
-        return f"{_WHY}: the loop uses {symbol.name}, which is not a sum of its own"
-    if not results or loop.variable in changed:
-        return f"{_WHY}: the loop adds nothing up"
+        raise Refused(f"the loop uses {symbol.name}, which is not a sum of its own")
+    require(results and loop.variable not in changed, "the loop adds nothing up")
     declared = list[Node]()
     for one in reversed(before):
         if facts.declared_in(one) & needed:
             needed |= facts.names_in(one)
             declared.insert(0, one)
-    if needed & changed:
-        return f"{_WHY}: the loop uses what depends on its sum"
+    require(not needed & changed, "the loop uses what depends on its sum")
     unit = _unit(subject, loop, operands, results)
     return _Sum(grid, before, loop, inside[at[0] + 1 :], declared, results, operands, unit)
 
@@ -223,7 +209,7 @@ def _sums(grid: _Grid, loop: Loop) -> list[_Element]:
     return found
 
 
-def _operands(grid: _Grid, loop: Loop, own: list[Node]) -> list[_Element] | Refused:
+def _operands(grid: _Grid, loop: Loop, own: list[Node]) -> list[_Element]:
     """The loop's reads, by array and element."""
     subject, found = grid.subject, dict[tuple[Symbol, Form], _Element]()
     facts, other = subject.facts, "does not depend on the row or on the column alone"
@@ -232,20 +218,18 @@ def _operands(grid: _Grid, loop: Loop, own: list[Node]) -> list[_Element] | Refu
             continue
         shown, index = facts.text(one.node), grid.placed(one.index)
         if one.root not in facts.arrays or facts.is_written(one.root) or not subject.dtype(one.root) or one.node.fixed:
-            return f"{_WHY}: its operand `{shown}` {other}"
-        if any(facts.conditions(one.node, loop.node)):
-            return f"{_WHY}: the loop does not read `{shown}` in every round"
+            raise Refused(f"its operand `{shown}` {other}")
+        always = not any(facts.conditions(one.node, loop.node))
+        require(always, f"the loop does not read `{shown}` in every round")
         axes = [axis for axis in "xy" if axis in index.atoms]
         rest, inner = index.without("x", "y", loop.atom), index.times(loop.atom).without("x", "y")
         given = dict.fromkeys(("x", "y", "@x", "@z", loop.atom), "k")
         alone = len(axes) < 2 and grid.of_block(rest) and grid.of_block(inner)
-        if not alone or subject.written(index, None, given) is None:
-            return f"{_WHY}: its operand `{shown}` {other}"
+        require(alone and subject.written(index, None, given) is not None, f"its operand `{shown}` {other}")
         element = _Element(one.root, index, axis=axes[0] if axes else "y")
         found.setdefault((one.root, index), element).nodes.append(one.node)
     shared = {axis for axis in "xy" for one in found.values() if {axis, loop.atom} <= one.index.atoms}
-    if facts.escaping & facts.names_in(loop.body) or shared != {"x", "y"}:
-        return f"{_WHY}: an operand {other}"
+    require(not facts.escaping & facts.names_in(loop.body) and shared == {"x", "y"}, f"an operand {other}")
     return sorted(found.values(), key=lambda one: one.axis, reverse=True)
 
 
@@ -293,7 +277,7 @@ def _unit(subject: Subject, loop: Loop, operands: list[_Element], results: list[
     return unit if plain and found in ([True, False, False, True], [False, True, True, False]) else 1
 
 
-def _tiles(subject: Subject, found: _Sum) -> Change | Refused:
+def _tiles(subject: Subject, found: _Sum) -> Change:
     facts, loop, index, grid = subject.facts, found.loop, subject.index_type, found.grid
     words = ("OUTPUT_TILE", "OUTPUT_DEPTH", "OUTPUT_ROWS", "OUTPUT_COLUMNS", "OUTPUT_STEPS", "row", "column", "step")
     tile, depth, rows, columns, unit, i, j, k = map(subject.name, words)
@@ -313,8 +297,7 @@ def _tiles(subject: Subject, found: _Sum) -> Change | Refused:
 
     first, bound = subject.written(loop.first), subject.written(loop.bound)
     tests = {one: guard(one) for one in ("", "x", "y")}
-    if first is None or bound is None or None in tests.values():
-        return f"{_WHY}: its bounds are not known ahead of the guard"
+    require(None not in (first, bound, *tests.values()), "its bounds are not known ahead of the guard")
     stored = [grid.placed(one.index) for one in facts.accesses if one.written]
     across = "y" if any(one.times("y") == ONE for one in stored) else "x"
     numbers = {axis: subject.written(grid.placed(Form.atom(f"@{axis}")), None, given) for axis in subject.axes}
@@ -432,6 +415,7 @@ OUTPUT_TILES = Pass(
     "output_tiles",
     _sum,
     _tiles,
+    why="results do not share their operands: ",
     excludes=dict.fromkeys(("block_size", "work_per_thread", "launch_bounds", "vectors"), ALONE),
     after=("cache_hints",),
 )

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from tunesmith.kernels.reader.syntax import LAMBDA, LEFT, WORK_ITEM, Node, Symbol, builtin
 from tunesmith.kernels.rewrite.edits import Edit, Span
@@ -17,10 +17,13 @@ from tunesmith.kernels.spec.dtypes import C_TYPES, DTYPES
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.template import BackendName, LaunchGeometry, Parameter
 
+T = TypeVar("T")
 _QUALIFIERS = re.compile(r"\b(?:const|volatile|__(?:global|local|constant|private))\b")
 _SIGNS: Mapping[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "/"}
 """Of numbers that are not negative, as sizes are."""
 
+BOTH: tuple[BackendName, ...] = ("cuda", "opencl")
+"""The languages of passes that also rewrite OpenCL C."""
 ALONE = "A tile has a launch of its own."
 """Why passes exclude each other."""
 NO_GUARD = "The kernel has no guard against more threads than it came with."
@@ -83,8 +86,21 @@ class Change:
         self.instead = name, launch
 
 
-Refused = str
-"""Why a pass does not apply: a sentence without its full stop, which names the code."""
+class Refused(Exception):
+    """A pass does not apply. Says why: a clause that names the code, without the beginning that `Pass.why` has."""
+
+
+def require(holds: object, why: str = "") -> None:
+    """Raises `Refused` unless something holds."""
+    if not holds:
+        raise Refused(why)
+
+
+def required(value: T | None, why: str = "") -> T:
+    """A value that is there and not empty. Raises `Refused` for another."""
+    if not value:
+        raise Refused(why)
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,12 +219,8 @@ class Subject:
                 return None
             if found.op in ("/", "%", ">>", "&", "[]", "min", "max"):
                 # A lone number has the width that it came with.
-                alone = [
-                    len(form.terms) == 1 and form == Form.atom(next(iter(form.terms[0][0]), "")) for form in found.parts
-                ]
-                parts = [
-                    form.written(text, "" if lone else self.wide) for form, lone in zip(found.parts, alone, strict=True)
-                ]
+                alone = {Form.atom(atom) for form in found.parts for atom in form.atoms}
+                parts = [form.written(text, "" if form in alone else self.wide) for form in found.parts]
                 if None in parts:
                     return None
                 if found.op in ("min", "max"):
@@ -281,13 +293,14 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A pass. needs: its findings in the subject as it came, or why it does not apply; change: the contribution made
-    from these findings, where the changes so far allow it; excludes: the passes that it cannot be combined with, each
-    with the reason; after: the passes whose changes it has to know."""
+    """A pass. needs: its findings in the subject as it came; change: the contribution made from these findings, where
+    the changes so far allow it; both raise `Refused`. why: what begins all its reasons; excludes: the passes that it
+    cannot be combined with, each with the reason; after: the passes whose changes it has to know."""
 
     name: str
     needs: Callable[[Subject], Any]
-    change: Callable[[Subject, Any], Change | Refused]
+    change: Callable[[Subject, Any], Change]
+    why: str = ""
     excludes: Mapping[str, str] = field(default_factory=dict)
     after: tuple[str, ...] = ()
     languages: tuple[BackendName, ...] = ("cuda",)

@@ -17,7 +17,7 @@ from tunesmith.kernels.rewrite.edits import Edit, replace, span
 from tunesmith.kernels.rewrite.facts import AXES, ENDS, Access, Facts, Loop
 from tunesmith.kernels.rewrite.forms import ONE, ZERO, Form
 from tunesmith.kernels.rewrite.passes.places import Place, places
-from tunesmith.kernels.rewrite.passes.record import Change, Pass, Refused, Subject
+from tunesmith.kernels.rewrite.passes.record import Change, Pass, Subject, require
 from tunesmith.kernels.rewrite.passes.vectors import WIDEST, moved
 from tunesmith.kernels.rewrite.rounds import Carried
 from tunesmith.kernels.rewrite.sharing import meanings, reads_thread
@@ -42,7 +42,7 @@ class _Rows:
     vectors: bool
 
 
-def _rows(subject: Subject) -> _Rows | Refused:
+def _rows(subject: Subject) -> _Rows:
     facts, why = subject.facts, "in which threads, of a block or of the grid, take turns on a row"
     rows, usable = _Placed(), list[list[Loop]]()
     outer: Loop | None = None
@@ -52,12 +52,10 @@ def _rows(subject: Subject) -> _Rows | Refused:
         why = "that reads or writes an array at its own place for certain" if turns else why
         if turns and not rows:
             (rows, usable), outer = _placed(subject, turns), around
-    if not rows:
-        return f"rows are read one by one: the kernel has no loop {why}"
+    require(rows, f"the kernel has no loop {why}")
     kept, keeping = _read_again(subject, rows)
     why = _shared_out(subject, rows) or (_again(facts, rows, outer) if outer is not None else "")
-    if why and not keeping:
-        return f"rows are read one by one: {why}"
+    require(not why or keeping, why)
     return _Rows(usable, rows, kept, keeping, not why)
 
 
@@ -124,16 +122,14 @@ def lanes(subject: Subject, loop: Loop) -> int:
 def _asks_for_thread(facts: Facts, node: Node, loop: Loop, count: int) -> bool:
     """Whether a part of the kernel depends on which of the threads that take turns carries it out, but for the loop's
     variable and what they put together. count: these threads, where not all along x."""
-    for one in node.walk():
-        asked = ("threadIdx", "blockIdx", "@") if loop.kind == "grid" else ("threadIdx.x", "@x")
-        if one.what == "builtin" and one.op.startswith(asked):
-            around = [one, *(up for up, _ in one.above() if node.holds(up))]
-            parts = (facts.part(facts.form(up), frozenset({one.op})) for up in around if up.what == "binary" and count)
-            if not any(part is not None and part.low.over(Form.number(count)) is not None for part in parts):
+    asked = ("threadIdx", "blockIdx", "@") if loop.kind == "grid" else ("threadIdx.x", "@x")
+    for part in facts.sources(node):
+        for one in (one for one in part.walk() if one.what == "builtin" and one.op.startswith(asked)):
+            around = [one, *(up for up, _ in one.above() if part.holds(up))]
+            found = (facts.part(facts.form(up), frozenset({one.op})) for up in around if up.what == "binary" and count)
+            if not any(each is not None and each.low.over(Form.number(count)) is not None for each in found):
                 return True
-    names = facts.names_in(node) - facts.declared_in(node) - {loop.variable}
-    made = [one.declared.kids[-1] for one in names if one.declared is not None and facts.is_once(one)]
-    return any(_asks_for_thread(facts, one, loop, count) for one in made)
+    return False
 
 
 def _varies(facts: Facts, symbol: Symbol) -> bool:
@@ -254,15 +250,19 @@ def _change(subject: Subject, found: _Rows) -> Change:
         for at, loop in enumerate(concerned):
             lines = [f"\n#if {on}"]
             if at == 0:
-                lines += _begin(subject, {one: found.placed[one] for one in concerned}, units, count)
+                # How many whole vectors the loops have: none where an array begins at another address.
+                every = [one for each in concerned for those in found.placed[each].values() for one in those]
+                even = " && ".join(dict.fromkeys(test for one in every for test in one.even(subject, count, loop.node)))
+                bound = subject.written(loop.bound, loop.node)
+                lines.append(f"const {loop.variable.written} {units} = {even} ? ({bound}) / {count} : 0;")
             if kept is not None and loop is keeping[0]:
                 size = f"{subject.name('kept')}[{keep} > 0 ? {keep} : 1]"
                 lines.append(
-                    f"tunesmith::Elements<{kept.element}, {_elements(found.placed[loop][kept][0], count)}> {size};"
+                    f"tunesmith::Elements<{kept.element}, {found.placed[loop][kept][0].elements(count)}> {size};"
                 )
             made.edits.append(_rewritten(subject, loop, found, lines, units, count))
             for one in (one for those in found.placed[loop].values() for one in those):
-                sizes.add(f"{_elements(one, wide)} * sizeof({subject.dtype(one.root)})")
+                sizes.add(f"{one.elements(wide)} * sizeof({subject.dtype(one.root)})")
     if found.vectors:
         doc = "neighbouring elements of a row that a thread reads and writes together"
         made.parameter(wide, (1, 2, 4, 8, 16), doc)
@@ -274,19 +274,6 @@ def _change(subject: Subject, found: _Rows) -> Change:
             made.constraints[f"{keep} * {wide} <= {_KEPT}"] = "A thread has no registers for more elements."
     made.off = " and ".join(f"{one.name} == {one.values[0]}" for one in made.parameters)
     return made
-
-
-def _begin(subject: Subject, rows: _Placed, units: str, count: str) -> list[str]:
-    """How many whole vectors the loops have: none where an array begins at another address."""
-    first = next(iter(rows))
-    every = [one for arrays in rows.values() for those in arrays.values() for one in those]
-    even = " && ".join(dict.fromkeys(test for one in every for test in one.even(subject, count, first.node)))
-    bound = subject.written(first.bound, first.node)
-    return [f"const {first.variable.written} {units} = {even} ? ({bound}) / {count} : 0;"]
-
-
-def _elements(place: Place, count: str) -> str:
-    return count if place.record == 1 else f"{count} * {place.record}"
 
 
 def _rewritten(subject: Subject, loop: Loop, found: _Rows, lines: list[str], units: str, count: str) -> Edit:
@@ -337,4 +324,5 @@ def _rewritten(subject: Subject, loop: Loop, found: _Rows, lines: list[str], uni
     return replace(loop.node, "\n".join(lines), span(loop.body, *swaps), after, span(loop.node), ends)
 
 
-ROW_LOOPS = Pass("row_loops", _rows, _change, after=("block_size", "row_teams", "cache_hints"))
+_AFTER = ("block_size", "row_teams", "cache_hints")
+ROW_LOOPS = Pass("row_loops", _rows, _change, why="rows are read one by one: ", after=_AFTER)

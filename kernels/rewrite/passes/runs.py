@@ -15,12 +15,11 @@ from math import prod
 from tunesmith.kernels.reader.syntax import Symbol
 from tunesmith.kernels.rewrite.edits import Edit, insert, replace, span
 from tunesmith.kernels.rewrite.facts import Access, Facts, Loop, may_end
-from tunesmith.kernels.rewrite.forms import ONE, Form
-from tunesmith.kernels.rewrite.passes.record import Change, Pass, Refused, Subject
+from tunesmith.kernels.rewrite.forms import ONE, ZERO, Form
+from tunesmith.kernels.rewrite.passes.record import Change, Pass, Subject, require, required
 from tunesmith.kernels.rewrite.passes.vectors import moved
 from tunesmith.kernels.rewrite.sharing import WARP
 
-_WHY = "runs of neighbours stay a thread's own"
 _NEAR = 16
 """Elements ahead of a round's own, or behind it, that come with it."""
 
@@ -36,14 +35,13 @@ class _Run:
     length: str
 
 
-def _find(subject: Subject) -> dict[Loop, list[_Run]] | Refused:
+def _find(subject: Subject) -> dict[Loop, list[_Run]]:
     facts, block = subject.facts, subject.launch.block
-    if not subject.work.why:
-        return f"{_WHY}: which thread has which element is free"
-    if not all(one.isdigit() for one in block) or prod(map(int, block)) % WARP:
-        return f"{_WHY}: the block of {' x '.join(block)} threads is not known to have whole warps"
+    require(subject.work.why, "which thread has which element is free")
+    whole = all(one.isdigit() for one in block) and not prod(map(int, block)) % WARP
+    require(whole, f"the block of {' x '.join(block)} threads is not known to have whole warps")
     found = {loop: runs for loop in facts.loops if _goes_on(subject, loop) and (runs := [*_runs(subject, loop)])}
-    return found or f"{_WHY}: no loop that all threads come to goes over a run of each"
+    return required(found, "no loop that all threads come to goes over a run of each")
 
 
 def _goes_on(subject: Subject, loop: Loop) -> bool:
@@ -83,9 +81,8 @@ def _runs(subject: Subject, loop: Loop) -> Iterator[_Run]:
 
 def _apart(facts: Facts, form: Form) -> bool:
     """Whether neighbouring threads have values that are not neighbours."""
-    by = [factor for atom in ("threadIdx.x", "@x") if (factor := form.times(atom)).terms]
-    parts = (part for atom in form.atoms if atom in facts.atoms for part in facts.atoms[atom].parts)
-    return any(one not in (ONE, -ONE) for one in by) or any(_apart(facts, part) for part in parts)
+    by = (one.times(atom) for one in facts.inner(form) for atom in ("threadIdx.x", "@x"))
+    return any(one not in (ZERO, ONE, -ONE) for one in by)
 
 
 def _through_tiles(subject: Subject, found: dict[Loop, list[_Run]]) -> Change:
@@ -134,4 +131,4 @@ def _rewritten(subject: Subject, loop: Loop, runs: list[_Run], tiles: str) -> Ed
     return replace(loop.node, opens, span(loop.body, *swaps), "; });\n} else\n#endif\n", span(loop.node))
 
 
-RUNS = Pass("runs", _find, _through_tiles, after=("cache_hints",))
+RUNS = Pass("runs", _find, _through_tiles, why="runs of neighbours stay a thread's own: ", after=("cache_hints",))

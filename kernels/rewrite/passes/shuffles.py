@@ -21,7 +21,7 @@ from tunesmith.kernels.reader.syntax import LOOPS, Kind, Node, Symbol
 from tunesmith.kernels.rewrite.edits import Edit, Span
 from tunesmith.kernels.rewrite.facts import Facts
 from tunesmith.kernels.rewrite.forms import ZERO, Form
-from tunesmith.kernels.rewrite.passes.record import Change, Pass, Refused, Subject
+from tunesmith.kernels.rewrite.passes.record import Change, Pass, Refused, Subject, require, required
 from tunesmith.kernels.rewrite.rounds import key
 from tunesmith.kernels.rewrite.sharing import reads_thread
 
@@ -33,16 +33,11 @@ _PARTS = _STEPS | {"literal", "builtin", "name", "cast", "unary", "binary", "ind
 """Statements of a combination, and their parts."""
 
 
-def _require(holds: object) -> None:
-    if not holds:
-        raise Stopped
-
-
 class _Lockstep(Run):
     """A block of `threads` threads along x, each of which has its own value in its element of `array`. elements: by
     place and thread, whether the element has the thread's value in it; how: two values a and b become one, in C, empty
     before the first; meetings: how many barriers all have passed. A value of elements is an array, a row of booleans
-    for each thread. All methods raise `Stopped` for anything else than a combination."""
+    for each thread. All methods raise `Refused` or `Stopped` for anything else than a combination."""
 
     def __init__(self, facts: Facts, array: Symbol, threads: int) -> None:
         lowering = facts.syntax.lowering
@@ -52,18 +47,13 @@ class _Lockstep(Run):
         self.how, self.meetings = "", 0
         self._tests = set[Node]()
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether the first element combines the values of all threads."""
-        return bool(self.elements[0].all())
-
     def statement(self, node: Node) -> None:
         """As of `Run`."""
         if node in self.facts.barriers and self.may.any():
-            _require(self.may.all() or "warp" in node.op)
+            require(self.may.all() or "warp" in node.op)
             self.meetings += bool(self.may.all())
             return
-        _require(node.what in _STEPS and (node.what != "call" or self.facts.function(node) is not None))
+        require(node.what in _STEPS and (node.what != "call" or self.facts.function(node) is not None))
         if node.what in ("for", "while"):
             self._tests.add(node.kids[0 if node.what == "while" else 1])
         super().statement(node)
@@ -72,18 +62,18 @@ class _Lockstep(Run):
         """As of `Run`: known for each thread, and for a loop the same for all."""
         found = super().truth(node)
         true, maybe = (np.broadcast_to(one, self.count)[self.may] for one in found)
-        _require(np.array_equal(true, maybe) and (node not in self._tests or true.all() or not true.any()))
+        require(np.array_equal(true, maybe) and (node not in self._tests or true.all() or not true.any()))
         return found
 
     def access(self, pointer: Pointer, kind_: Kind, **how: Any) -> Any:
         """As of `Run`: of one element of the array, all of which are known."""
         offset, value, size = pointer.targets.get(self.array), how.get("value"), self.element.size
-        _require(offset is not None and len(pointer.targets) == 1 and kind_.size == size and offset.known)
+        require(offset is not None and len(pointer.targets) == 1 and kind_.size == size and offset.known)
         bytes_ = np.broadcast_to(0 if offset is None else offset.low, self.count)[self.may]
         places = bytes_ // size
-        _require(((bytes_ % size == 0) & (places >= 0) & (places < self.count)).all())
+        require(((bytes_ % size == 0) & (places >= 0) & (places < self.count)).all())
         if how.get("writes"):
-            _require(isinstance(value, np.ndarray) and len(np.unique(places)) == len(places))
+            require(isinstance(value, np.ndarray) and len(np.unique(places)) == len(places))
             self.elements[places] = value[self.may] if isinstance(value, np.ndarray) else False
         found = np.zeros_like(self.elements)
         found[self.may] = self.elements[places]
@@ -92,26 +82,26 @@ class _Lockstep(Run):
     def operated(self, op: str, a: Any, b: Any, type_: Kind) -> Any:
         """As of `Run`; or two elements combined."""
         if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
-            _require(not isinstance(a, np.ndarray) and not isinstance(b, np.ndarray))
+            require(not isinstance(a, np.ndarray) and not isinstance(b, np.ndarray))
             return super().operated(op, a, b, type_)
-        _require(op in ("+", "*", "&", "|", "^") or op in _EXTREMES)
+        require(op in ("+", "*", "&", "|", "^") or op in _EXTREMES)
         how = f"{op}(a, b)" if op.lstrip("_").isalpha() else f"a {op} b"
-        _require(how == (self.how or how) and (op in _REPEATABLE or not (a & b)[self.may].any()))
+        require(how == (self.how or how) and (op in _REPEATABLE or not (a & b)[self.may].any()))
         self.how = how
         return self._convert(a | b, type_)
 
     def _plain(self, node: Node, wanted: Kind | None = None) -> Any:
-        _require(node.what in _PARTS and (node.what != "builtin" or node.op.startswith(("threadIdx", "blockDim"))))
+        require(node.what in _PARTS and (node.what != "builtin" or node.op.startswith(("threadIdx", "blockDim"))))
         if node.what != "choice":
             return super()._plain(node, wanted)
         (test, *sides), larger = node.kids, ">" in node.kids[0].op
         compared, chosen = [key(one) for one in test.kids], [key(one) for one in sides]
-        _require(test.op in ("<", ">", "<=", ">=") and chosen in (compared, compared[::-1]))
+        require(test.op in ("<", ">", "<=", ">=") and chosen in (compared, compared[::-1]))
         one, other = map(self.value, sides)
         return self.operated("max" if (chosen == compared) == larger else "min", one, other, node.type)
 
     def _known(self, node: Node, given: Sequence[Node]) -> Any:
-        _require(node.op in _EXTREMES and len(given) == 2)
+        require(node.op in _EXTREMES and len(given) == 2)
         one, other = map(self.value, given)
         return self.operated(node.op, one, other, node.type)
 
@@ -120,7 +110,7 @@ class _Lockstep(Run):
             return super()._convert(value, into)
         # Whole numbers may be wider meanwhile.
         same = into.size == self.element.size or (into.what == "number" and into.size > self.element.size)
-        _require(into.what == self.element.what and into.least <= self.element.least and same)
+        require(into.what == self.element.what and into.least <= self.element.least and same)
         return value
 
     def _set(self, place: Any, value: Any, fresh: bool = False) -> None:
@@ -133,7 +123,7 @@ class _Lockstep(Run):
         made = symbol.declared if self.facts.is_once(symbol) else None
         found = super()._global(symbol, node) if made is None else self.value(made.kids[-1])
         # An element may have been another one when it was read.
-        _require(not isinstance(found, np.ndarray))
+        require(not isinstance(found, np.ndarray))
         return found
 
 
@@ -146,16 +136,14 @@ def _in_tree(node: Node, tree: _Tree) -> bool:
     return any(one.holds(node) for one in tree[0])
 
 
-def _trees(subject: Subject) -> list[_Tree] | Refused:
+def _trees(subject: Subject) -> list[_Tree]:
     facts, threads = subject.facts, subject.extent("x")
-    if not facts.shared or not facts.barriers:
-        return "there is no tree of additions or maxima in shared memory"
-    if not subject.work.why:
-        return "trees in shared memory stay: the size of a block is free"
+    require(facts.shared and facts.barriers, "there is no tree of additions or maxima in shared memory")
+    require(subject.work.why, "trees in shared memory stay: the size of a block is free")
     whole = threads.isdigit() and 32 <= int(threads) <= 1024 and int(threads) & (int(threads) - 1) == 0
     if not whole or (subject.extent("y"), subject.extent("z")) != ("1", "1"):
         why = f"the block of {' x '.join(subject.launch.block)} threads is not a power of two from 32 to 1024 along x"
-        return f"trees in shared memory stay: {why}"
+        raise Refused(f"trees in shared memory stay: {why}")
     found = list[_Tree]()
     for array in facts.shared:
         element = array.type.element
@@ -164,9 +152,8 @@ def _trees(subject: Subject) -> list[_Tree] | Refused:
                 if block.what == "block" and not any(_in_tree(block, one) for one in found):
                     found += _in_block(subject, block, array, int(threads))
     for _, array, _ in found:
-        if why := _used(subject, array, found):
-            return f"the tree in {array.name} stays: {why}"
-    return found or "no statements combine the values that a block's threads have in shared memory in its first"
+        _require_first(subject, array, found)
+    return required(found, "no statements combine the values that a block's threads have in shared memory in its first")
 
 
 def _in_block(subject: Subject, block: Node, array: Symbol, threads: int) -> list[_Tree]:
@@ -179,9 +166,10 @@ def _in_block(subject: Subject, block: Node, array: Symbol, threads: int) -> lis
             for end in range(begin, len(kids)):
                 try:
                     steps.statement(kids[end])
-                except Stopped:
+                except (Stopped, Refused):
                     break
-                if steps.is_whole and steps.meetings and _is_left(subject, kids[begin : end + 1]):
+                whole = steps.elements[0].all()
+                if whole and steps.meetings and _is_left(subject, kids[begin : end + 1]):
                     tree = kids[begin : end + 1], array, steps.how
         found += [tree] if tree is not None else []
         begin += 1 if tree is None else len(tree[0])
@@ -197,8 +185,8 @@ def _is_left(subject: Subject, statements: list[Node]) -> bool:
     return not any(one.symbol in made for one in later) and not statements[-1].fixed
 
 
-def _used(subject: Subject, array: Symbol, trees: list[_Tree]) -> str:
-    """A use of the array that needs more than its first element, as a clause; empty where there is none."""
+def _require_first(subject: Subject, array: Symbol, trees: list[_Tree]) -> None:
+    """Raises `Refused` for a use of the array that needs more than its first element."""
     facts, thread = subject.facts, Form.atom("threadIdx.x")
     own = [one for one in facts.of(array) if not any(_in_tree(one.node, tree) for tree in trees)]
     mine = [statements for statements, of, _ in trees if of is array]
@@ -208,17 +196,17 @@ def _used(subject: Subject, array: Symbol, trees: list[_Tree]) -> str:
             continue
         access = next((one for one in own if one.node.holds(name)), None)
         line = f"line {facts.syntax.line(name)} has `{facts.text(name.statement)[:60]}`"
+        stays = f"the tree in {array.name} stays: {line}, which"
         before = not again and name.start < mine[0][0].start
         plain = access is not None and not access.atomic and not (access.read and access.written and not before)
         places = ([thread] if before or (access is not None and access.written) else []) + (
             [ZERO] if access is not None and not access.written else []
         )
         if access is None or not plain or access.index not in places:
-            return f"{line}, which needs more than its first element"
+            raise Refused(f"{stays} needs more than its first element")
         tests = facts.conditions(access.node)[0] if access.written and again else []
-        if any(reads_thread(facts, one.node) for one in tests):
-            return f"{line}, which keeps what some threads have from before"
-    return ""
+        alike = not any(reads_thread(facts, one.node) for one in tests)
+        require(alike, f"{stays} keeps what some threads have from before")
 
 
 def _exchanged(subject: Subject, trees: list[_Tree]) -> Change:

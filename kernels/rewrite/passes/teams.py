@@ -9,24 +9,22 @@ from __future__ import annotations
 from tunesmith.kernels.rewrite.edits import insert, replace, wrap
 from tunesmith.kernels.rewrite.facts import Loop
 from tunesmith.kernels.rewrite.forms import ONE
-from tunesmith.kernels.rewrite.passes.record import Change, Pass, Refused, Subject
+from tunesmith.kernels.rewrite.passes.record import BOTH, Change, Pass, Subject, require
 
 _Teams = tuple[list[Loop], str, str]
 """The loops in which a block takes turns, the axis of the grid along which rows may share a block, or nothing, and why
 one block has the whole of a row, as a clause, or nothing."""
 
 
-def _teams(subject: Subject) -> _Teams | Refused:
+def _teams(subject: Subject) -> _Teams:
     facts = subject.facts
-    if subject.work.kind != "rows":
-        return f"a block has one row: {subject.work.why or 'its threads do not take turns on one'}"
-    if facts.together:
-        where = next((f", line {facts.syntax.line(one)}" for one in facts.barriers), "")
-        return f"a block has one row: its threads work together{where}"
-    asked = [one for one in facts.builtins() if one.op.startswith(("gridDim", "gridSize", "@"))]
-    if asked:
-        place = f"line {facts.syntax.line(asked[0])} has {facts.text(asked[0])}"
-        return f"a block has one row: {place}, which depends on the grid"
+    require(subject.work.kind == "rows", f": {subject.work.why or 'its threads do not take turns on one'}")
+    where = next((f", line {facts.syntax.line(one)}" for one in facts.barriers), "")
+    require(not facts.together, f": its threads work together{where}")
+    for one in facts.builtins():
+        place = f"line {facts.syntax.line(one)} has {facts.text(one)}"
+        on_grid = one.op.startswith(("gridDim", "gridSize", "@"))
+        require(not on_grid, f": {place}, which depends on the grid")
     loops = [one for one in facts.loops if one.kind == "block"]
     functions = [one for one, _ in facts.loops_of_functions if one.kind == "block"]
     nodes = {axis: [one for one in facts.builtins() if one.op == f"blockIdx.{axis}"] for axis in "xyz"}
@@ -36,8 +34,7 @@ def _teams(subject: Subject) -> _Teams | Refused:
     alone = "a loop of a function shares the row" if functions else _one_place(subject, loops)
     if nodes["z"] or subject.grid("z") != "1":
         alone = "its grid has three dimensions"
-    if not axis and alone:
-        return f"a block has one row, and the row one block: {alone}"
+    require(axis or not alone, f", and the row one block: {alone}")
     return loops, axis, alone
 
 
@@ -107,4 +104,6 @@ def _change(subject: Subject, found: _Teams) -> Change:
     return made
 
 
-ROW_TEAMS = Pass("row_teams", _teams, _change, after=("block_size", "row_lanes"), languages=("cuda", "opencl"))
+ROW_TEAMS = Pass(
+    "row_teams", _teams, _change, why="a block has one row", after=("block_size", "row_lanes"), languages=BOTH
+)

@@ -12,12 +12,12 @@ from tunesmith.kernels.reader.syntax import Node
 from tunesmith.kernels.rewrite.edits import Edit, Span, replace, span, switched, wrap
 from tunesmith.kernels.rewrite.facts import Access
 from tunesmith.kernels.rewrite.passes.places import Place, places
-from tunesmith.kernels.rewrite.passes.record import Change, Layer, Pass, Refused, Subject
+from tunesmith.kernels.rewrite.passes.record import BOTH, Change, Layer, Pass, Subject, require, required
 
 WIDEST = "No access has more than 16 bytes."
 
 
-def _marked(subject: Subject) -> list[Access] | Refused:
+def _marked(subject: Subject) -> list[Access]:
     facts, found = subject.facts, list[Access]()
     for root in facts.arrays:
         own = facts.of(root)
@@ -27,7 +27,7 @@ def _marked(subject: Subject) -> list[Access] | Refused:
             found.extend(one for one in own if one.node.what in ("index", "deref") and not one.node.fixed)
         elif not any(one.read for one in own) and all(one.assignment is not None for one in own):
             found.extend(own)
-    return found or "no array is only read, or only written, in a way that can be marked for the caches"
+    return required(found, "no array is only read, or only written, in a way that can be marked for the caches")
 
 
 def value_of(subject: Subject, node: Node) -> Span:
@@ -72,40 +72,34 @@ def _hint(subject: Subject, found: list[Access]) -> Change:
 CACHE_HINTS = Pass("cache_hints", _marked, _hint)
 
 
-def _places(subject: Subject) -> list[Place] | Refused:
-    if subject.unmovable:
-        return f"elements are read one by one: {subject.unmovable}"
-    if "x" not in subject.bounds and not _is_exact(subject):
-        return "elements are read one by one: the guard for the coordinate of a thread is not understood"
-    found, why = list[Place](), "no array is read or written at the coordinate of a thread for certain"
+def _places(subject: Subject) -> list[Place]:
+    require(not subject.unmovable, subject.unmovable)
+    axes = subject.work.axes
+    # Without any guard, a launch has to have the threads that it came with.
+    exact = "x" in subject.axes and not any(one.guarded or one.strided or one.bound is not None for one in axes)
+    require("x" in subject.bounds or exact, "the guard for the coordinate of a thread is not understood")
+    found = list[Place]()
     for root in subject.facts.arrays:
         own = subject.facts.of(root)
         if own and (subject.backend == "cuda" or "__global" in root.written):
             found += places(subject, own, "@x", lambda node: subject.facts.certain(node, subject.bounds))
-    return found or f"elements are read one by one: {why}"
+    return required(found, "no array is read or written at the coordinate of a thread for certain")
 
 
-def _is_exact(subject: Subject) -> bool:
-    """Whether there is no guard, so that a launch has to have the threads that it came with."""
-    axes = subject.work.axes
-    return "x" in subject.axes and not any(one.guarded or one.strided or one.bound is not None for one in axes)
-
-
-def _vectors(subject: Subject, found: list[Place]) -> Change | Refused:
+def _vectors(subject: Subject, found: list[Place]) -> Change:
     name, index = subject.name("VEC"), subject.index_type
     element, assign = subject.name("ELEMENT"), subject.name("ELEMENT_IS")
     words = ("first", "element", "element_at", "is_even", "apart", "whole", "limit", "elements_of", "begin_of")
     first, item, at, is_even, apart, whole, limit, of, begin = map(subject.name, words)
     bounds = {axis: subject.written(bound) for axis, bound in subject.bounds.items()}
-    if None in bounds.values():
-        return "elements are read one by one: the guard's bound is not known ahead of it"
+    require(None not in bounds.values(), "the guard's bound is not known ahead of it")
     inside = [f"{subject.at(axis)} < {bound}" for axis, bound in bounds.items() if axis != "x"]
     cuda = subject.backend == "cuda"
     declared, read, written = list[str](), list[str](), list[str]()
     made = Change(kit=("vectors",), share={"x": name})
     for one in found:
         kind, mine, begins = one.root.element, f"{of}_{one.name}", f"{one.root.name} + {subject.written(one.rest)}"
-        count = name if one.record == 1 else f"{name} * {one.record}"
+        count = one.elements(name)
         if one.multiples:
             begins = f"{begin}_{one.name}"
             place = f"{one.root.name} + {subject.written(one.index, None, {'@x': 'i'})}"
@@ -122,7 +116,7 @@ def _vectors(subject: Subject, found: list[Place]) -> Change | Refused:
             written.append(f"{hints if cuda else f'TUNESMITH_PUT({name}, {one.record}, '}{mine}, {place}")
         made.constraints[f"{name} == 1 or {count} * sizeof({subject.dtype(one.root)}) <= 16"] = WIDEST
         for access in one.accesses:
-            number = item if one.record == 1 else f"{item} * {one.record} + {one.number(access)}"
+            number = item if one.record == 1 else f"{one.elements(item)} + {one.number(access)}"
             node, here = access.assignment, f"{one.name}, {number}"
             if subject.hint(one.root, stored=True) != "0" and node is not None:
                 value = value_of(subject, node)
@@ -163,6 +157,7 @@ VECTORS = Pass(
     "vectors",
     _places,
     _vectors,
+    why="elements are read one by one: ",
     after=("block_size", "work_per_thread", "row_lanes", "cache_hints"),
-    languages=("cuda", "opencl"),
+    languages=BOTH,
 )

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 
 from tunesmith.kernels.reader.syntax import Symbol
 from tunesmith.kernels.rewrite.edits import replace, switched, wrap
-from tunesmith.kernels.rewrite.facts import AXES, Access, Facts
+from tunesmith.kernels.rewrite.facts import AXES, Access
 from tunesmith.kernels.rewrite.forms import ONE, Form
-from tunesmith.kernels.rewrite.passes.record import Change, Layer, Pass, Refused, Subject
+from tunesmith.kernels.rewrite.passes.record import BOTH, Change, Layer, Pass, Subject, require, required
 
 REGISTERS = 32
 """Elements that a thread keeps at most."""
-_WHY = "no thread keeps a window"
 
 
 _Place = tuple[Access, list[int], list[str], list[int]]
@@ -54,10 +53,9 @@ _Walk = tuple[str, list[_Window]]
 """The axis along which threads go on, and what they keep. Steps are blocks where threads have no coordinate there."""
 
 
-def _walk(subject: Subject) -> _Walk | Refused:
+def _walk(subject: Subject) -> _Walk:
     facts, best, why = subject.facts, list[_Walk](), "neighbours along an axis read nothing alike"
-    if subject.unmovable or subject.work.kind != "cells":
-        return f"{_WHY}: {subject.unmovable}"
+    require(subject.work.kind == "cells" and not subject.unmovable, subject.unmovable)
     for axis in (one for one in AXES if not any(own.strided and own.name == one for own in subject.work.axes)):
         blocks, kept = axis not in subject.axes, list[_Window]()
         asks = [one for one in facts.builtins() if one.op in (f"blockIdx.{axis}", f"gridDim.{axis}")]
@@ -75,27 +73,21 @@ def _walk(subject: Subject) -> _Walk | Refused:
             elif registers <= REGISTERS and not any(window.places[0] in other.places for other in kept):
                 kept.append(window)
         best += [(axis, kept)] if kept else []
-    return max(best, key=lambda one: sum(each.saved for each in one[1]), default=None) or f"{_WHY}: {why}"
+    return required(max(best, key=lambda one: sum(each.saved for each in one[1]), default=None), why)
 
 
 def _windows(subject: Subject, root: Symbol, step: str) -> list[_Window]:
     facts, groups = subject.facts, dict[tuple[Form, Form], list[_Place]]()
+    along = {f"{word}{step[-1]}" for word in ("blockIdx.", "threadIdx.", "@")}
     for access in facts.of(root) if not facts.is_written(root) and subject.dtype(root) else []:
         apart, rest = access.index.times(step), access.index.without(step)
-        if access.node.fixed or not apart.terms or facts.reach(apart) > 0 or _depends(facts, rest + apart, step[-1]):
+        if access.node.fixed or not apart.terms or facts.reach(apart) > 0 or along & facts.asked(rest + apart):
             continue
         found = _place(subject, access, rest, apart)
         if found is not None and subject.written(found[1]) is not None and subject.written(apart) is not None:
             groups.setdefault((apart, found[1]), []).append(found[0])
     windows = [_Window(root, apart, base, tuple(places)) for (apart, base), places in groups.items()]
     return [one for one in windows if one.saved > 0 and root not in facts.escaping]
-
-
-def _depends(facts: Facts, form: Form, axis: str) -> bool:
-    """Whether a form changes along an axis, also inside of operations."""
-    inner = (part for one in form.atoms if one in facts.atoms for part in facts.atoms[one].parts)
-    names = {f"blockIdx.{axis}", f"threadIdx.{axis}", f"@{axis}"}
-    return bool(names & form.atoms) or any(_depends(facts, one, axis) for one in inner)
 
 
 def _place(subject: Subject, access: Access, rest: Form, apart: Form) -> tuple[_Place, Form] | None:
@@ -167,7 +159,8 @@ WALK = Pass(
     "walk",
     _walk,
     _change,
+    why="no thread keeps a window: ",
     excludes=dict.fromkeys(("work_per_thread", "vectors", "row_lanes", "output_tiles"), _ALONE),
     after=("block_size", "work_per_thread", "own_bins"),
-    languages=("cuda", "opencl"),
+    languages=BOTH,
 )
