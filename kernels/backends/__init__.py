@@ -30,8 +30,8 @@ from tunesmith.kernels.spec.template import BACKENDS
 
 MAX_LOG = 20_000
 """Characters of a compiler's log that are kept."""
-Side = Literal["start", "end"]
-"""At which edge of its memory an array lies."""
+Edge = Literal["end", "start", "read-only"]
+"""Where an array lies: memory ends or begins where it does, or ends there and cannot be written."""
 BEYOND_EDGE = 64 << 20
 """Bytes of addresses beyond either edge that hold nothing, and take no memory: kernels miss by whole rows and tiles."""
 
@@ -127,9 +127,9 @@ class Device(Protocol):
     def view(self, buffer: Any, offset: int, nbytes: int) -> Any:
         """A part of a buffer as a buffer (no copy); `offset` is a multiple of `base_alignment`."""
 
-    def copy_at_edge(self, buffer: Any, side: Side, *, writable: bool) -> Any:
+    def copy_at_edge(self, buffer: Any, edge: Edge) -> Any:
         """A copy of a buffer where memory begins or, as near as the alignment of arrays allows, ends: a launch that
-        touches memory beyond, or writes a copy that is not `writable`, fails or dies. None without such memory."""
+        touches memory beyond, or writes what is read-only, fails or dies. None without such memory."""
 
     def array(self, buffer: Any, dtype: str) -> Any:
         """The buffer as a flat array of the type `DataType.array`: a CuPy array on the device, or a NumPy copy."""

@@ -40,9 +40,9 @@ from tunesmith.kernels.backends import (
     BoundLaunch,
     Device,
     DeviceError,
+    Edge,
     HostCall,
     OutOfDeviceMemory,
-    Side,
 )
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.guard import ASM_WORDS, CLOCK_WORDS, OUTPUT_WORDS, refuse
@@ -240,9 +240,9 @@ def _silent_compiler() -> Iterator[None]:
         os.close(nowhere)
 
 
-def pages_of(data: NDArray[np.uint8], side: Side, alignment: int, *, writable: bool) -> NDArray[np.uint8]:
+def pages_of(data: NDArray[np.uint8], edge: Edge, alignment: int) -> NDArray[np.uint8]:
     """A copy of `data` in pages of its own among `BEYOND_EDGE` bytes that cannot be touched: at their start, or as near
-    to their end as `alignment` allows, and `writable` or not. A NaN of every float type fills the rest."""
+    to their end as `alignment` allows. A NaN of every float type fills the rest."""
     size = -(-data.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
     # Only pages that are touched take memory.
     whole = np.frombuffer(mmap.mmap(-1, size + 2 * BEYOND_EDGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)
@@ -250,10 +250,10 @@ def pages_of(data: NDArray[np.uint8], side: Side, alignment: int, *, writable: b
     _protect(before, NO_ACCESS)
     _protect(behind, NO_ACCESS)
     pages[:] = 0xFF
-    start = 0 if side == "start" else (size - data.nbytes) // alignment * alignment
+    start = 0 if edge == "start" else (size - data.nbytes) // alignment * alignment
     inside = pages[start : start + data.nbytes]
     inside[:] = data
-    if not writable:
+    if edge == "read-only":
         _protect(pages, mmap.PROT_READ)
     return inside
 
@@ -332,11 +332,11 @@ class OpenclDevice(Device):
         with self.guarded():
             return buffer.get_sub_region(offset, nbytes)
 
-    def copy_at_edge(self, buffer: Any, side: Side, *, writable: bool) -> Any:
+    def copy_at_edge(self, buffer: Any, edge: Edge) -> Any:
         """On CPUs a kernel works in this process's memory, whose pages can be protected."""
         if self.limits.kind != "cpu":
             return None
-        pages, flags = pages_of(self.read(buffer), side, self.base_alignment, writable=writable), self._cl.mem_flags
+        pages, flags = pages_of(self.read(buffer), edge, self.base_alignment), self._cl.mem_flags
         with self.guarded():
             # It keeps the pages for as long as it is used itself.
             return self._cl.Buffer(self._context, flags.READ_WRITE | flags.USE_HOST_PTR, hostbuf=pages)

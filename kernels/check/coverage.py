@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -114,9 +115,9 @@ class Coverage:
         return {line: "".join(source[line - 1].split()) if line <= len(source) else "" for line in lines}, seen
 
 
-def launch_marked(twin: Candidate, data: WorkloadData, loaded: dict[str, tuple[object, object]]) -> frozenset[int]:
+def launch_marked(twin: Candidate, data: WorkloadData, loaded: dict[str, Any]) -> frozenset[int]:
     """The numbers of the blocks that one launch of a marked twin on set 0, or an earlier one of the same machine code,
-    entered. loaded: kernels of this device and their marks, by code digest; gets this one. Raises `DeviceError`."""
+    entered. loaded: see `loaded_kernel`; of a twin, its kernel and its marks. Raises `DeviceError`."""
     artifact = twin.artifacts[code_key(data.task, twin.template, data.workload)]
     if artifact.code_digest not in loaded:
         loaded[artifact.code_digest] = data.device.load_marked(artifact)

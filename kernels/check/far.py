@@ -122,6 +122,15 @@ def launch_far(
     candidate: Candidate, baseline: Candidate, far: FarStep, data: WorkloadData, loaded: dict[str, object]
 ) -> Passed | Skipped | Outcome:
     """One launch of the baseline and one of the candidate. data: of the period; loaded: see `loaded_kernel`."""
+    try:
+        return _launched_far(candidate, baseline, far, data, loaded)
+    finally:
+        data.device.trim()
+
+
+def _launched_far(
+    candidate: Candidate, baseline: Candidate, far: FarStep, data: WorkloadData, loaded: dict[str, object]
+) -> Passed | Skipped | Outcome:
     task, name, standard = data.task, far.workload.name, dict[str, Deviation]()
     # Of several, as the first one loads the kernel, and others may use the device.
     seconds = far.repeats * min(time_baseline(baseline, far.period, data, loaded) for _ in range(TIMED))

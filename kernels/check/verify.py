@@ -15,7 +15,7 @@ from typing import Literal, TypeGuard
 import numpy as np
 
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.kernels.backends import BoundLaunch, Device, DeviceError, OutOfDeviceMemory, Side
+from tunesmith.kernels.backends import BoundLaunch, Device, DeviceError, Edge, OutOfDeviceMemory
 from tunesmith.kernels.build.artifact import Candidate
 from tunesmith.kernels.build.source import code_key
 from tunesmith.kernels.check.compare import (
@@ -30,7 +30,7 @@ from tunesmith.kernels.check.plan import Step
 from tunesmith.kernels.launch.buffers import WorkloadData
 from tunesmith.kernels.launch.contents import COMPARABLE, EQUAL, HEAVY
 from tunesmith.kernels.launch.reference import Prepared
-from tunesmith.kernels.outcome import LaunchFailed, Outcome, Rejected, WrongResult
+from tunesmith.kernels.outcome import Rejected, WrongResult
 from tunesmith.kernels.space import compiler_rejection, rules
 from tunesmith.kernels.spec.expression import ExpressionError
 from tunesmith.kernels.spec.task import Task, TaskError, Workload, geometry
@@ -176,31 +176,24 @@ def prepare_step(
 
 def verify(
     candidate: Candidate,
-    baseline: Candidate,
+    plain: Standard,
     step: Step,
     data: WorkloadData,
     loaded: dict[str, object],
-    plain: Standard | None = None,
-) -> Passed | Skipped | Outcome:
-    """One step of the full verdict, on what `prepare_step` made. loaded: see `bind`. plain: the result of
-    `measure_baseline` where that has run. Raises `TaskError` where the task's baseline is at fault."""
-    measured = plain or measure_baseline(baseline, step, data, loaded)
-    if isinstance(measured, Skipped):
-        return measured
-    try:
-        launches = data.bind(candidate, loaded)
-        if not isinstance(launches, list):
-            return launches
-        artifact = candidate.artifacts[code_key(data.task, candidate.template, step.workload)]
-        before = data.device.constants(launches[0].kernel, artifact)
-        repeats = MANY_REPEATS if artifact.unfollowed else REPEATS
-        found = _StepLaunches(launches, data, step, measured, repeats).verdict()
-        if data.device.constants(launches[0].kernel, artifact) == before:
-            return found
-        detail = "it writes to a variable in constant memory, by which one launch could tell the next something"
-        return Rejected("device_state", "constant memory", f"on {step.name}: {detail}")
-    except DeviceError as error:
-        return LaunchFailed(str(error), sticky=error.sticky)
+) -> Passed | WrongResult | Rejected:
+    """One step of the full verdict, on what `prepare_step` made. plain: the result of `measure_baseline`; loaded: see
+    `bind`. Raises `DeviceError`."""
+    launches = data.bind(candidate, loaded)
+    if not isinstance(launches, list):
+        return launches
+    artifact = candidate.artifacts[code_key(data.task, candidate.template, step.workload)]
+    before = data.device.constants(launches[0].kernel, artifact)
+    repeats = MANY_REPEATS if artifact.unfollowed else REPEATS
+    found = _StepLaunches(launches, data, step, plain, repeats).verdict()
+    if data.device.constants(launches[0].kernel, artifact) == before:
+        return found
+    detail = "it writes to a variable in constant memory, by which one launch could tell the next something"
+    return Rejected("device_state", "constant memory", f"on {step.name}: {detail}")
 
 
 def measure_baseline(
@@ -439,13 +432,9 @@ def less_accurate(
     return None
 
 
-Edge = Literal["end", "start", "read-only"]
-"""Where arrays lie: memory ends or begins where each does, or ends there and cannot be written."""
-
-
 def launch_at_edges(
-    candidate: Candidate, data: WorkloadData, arrays: Collection[str], edge: Edge, loaded: dict[str, object]
-) -> bool:
+    candidate: Candidate, arrays: Collection[str], edge: Edge, data: WorkloadData, loaded: dict[str, object]
+) -> bool | Skipped:
     """One launch of `candidate` on set 0 with the arguments `arrays` at the edge of memory, and nothing else that can
     be reached from them; other arrays lie as in every step. False where the device has no such memory. loaded: see
     `WorkloadData.bind`. Raises `DeviceError` where the launch fails; on a CPU the process dies."""
@@ -453,12 +442,11 @@ def launch_at_edges(
     if not isinstance(launches, list):
         return False
     data.restore_set(0, 0)
-    side: Side = "start" if edge == "start" else "end"
-    moved = {
-        place.argument.name: data.device.copy_at_edge(data.view(place, 0), side, writable=edge != "read-only")
-        for place in data.places
-        if place.argument.name in arrays
-    }
+    places = [place for place in data.places if place.argument.name in arrays]
+    try:
+        moved = {place.argument.name: data.device.copy_at_edge(data.view(place, 0), edge) for place in places}
+    except OutOfDeviceMemory as error:
+        return Skipped(f"{data.workload.name}, {data.contents.name}", str(error))
     if any(copied is None for copied in moved.values()):
         return False
     given = zip(data.task.arguments, launches[0].arguments, strict=True)

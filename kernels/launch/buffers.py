@@ -32,7 +32,7 @@ from tunesmith.kernels.launch.reference import (
     original_results,
     values_of,
 )
-from tunesmith.kernels.outcome import Outcome
+from tunesmith.kernels.outcome import Rejected
 from tunesmith.kernels.space import compiler_rejection
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Argument, Geometry, Task, Workload, geometry
@@ -428,7 +428,7 @@ class WorkloadData:
             self.device.write(memo["buffer", name], np.ascontiguousarray(results).view(np.uint8))
         return memo["buffer", name]
 
-    def bind(self, candidate: Candidate, loaded: dict[str, object]) -> list[BoundLaunch] | Outcome:
+    def bind(self, candidate: Candidate, loaded: dict[str, object]) -> list[BoundLaunch] | Rejected:
         """The launches of `candidate` on each set, or why it cannot be launched. loaded: see `loaded_kernel`. Raises
         `DeviceError`."""
         found = loaded_kernel(self.device, self.task, candidate, self.workload, loaded)
@@ -470,7 +470,7 @@ def scalars_of(task: Task, workload: Workload, changed: Mapping[str, float]) -> 
 
 def loaded_kernel(
     device: Device, task: Task, candidate: Candidate, workload: Workload, loaded: dict[str, object]
-) -> tuple[object, Geometry] | Outcome:
+) -> tuple[object, Geometry] | Rejected:
     """The kernel of `candidate` on `device` and its launch on `workload`, or why it cannot be launched. loaded: kernels
     of this device by the digest of their machine code, to which this one is added. Raises `DeviceError`."""
     artifact = candidate.artifacts[code_key(task, candidate.template, workload)]

@@ -399,7 +399,7 @@ class Bench:
 
 
 def skips_right_results(
-    candidate: Candidate, data: WorkloadData, seconds: float, loaded: dict[str, object]
+    candidate: Candidate, seconds: float, data: WorkloadData, loaded: dict[str, object]
 ) -> WrongResult | None:
     """Whether launches on right outputs take less time than launches on poisoned ones, by pairs in about so many
     seconds, each on a set just copied in full. None where there is a single set. loaded: see `loaded_kernel`. Raises
