@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from tunesmith.actors.process import pack, unpack
 from tunesmith.hw.limits import DeviceLimits
@@ -40,8 +40,6 @@ MIN_STEP_SECONDS, STEP_SHARE = 2.0, 0.1
 """Shortest deadline of the reference, or of the plain kernel, on a made-up workload, and its share of the budget."""
 MAX_COMPILER_BYTES = 8 << 30
 """Limit of the address space that a compiler may take beyond that of its process before the first compilation."""
-MAX_LOADED = 256
-"""Kernels that a process keeps loaded on its device at most."""
 MAX_HEAP_ALLOCATION_BYTES = 32 << 20
 """Allocations up to this size are taken from the heap; glibc accepts no higher limit."""
 NICENESS = 10
@@ -153,8 +151,6 @@ class DeviceWorker(Bench):
         self._step: tuple[Step, WorkloadData] | None = None
         """The step at hand, and its data."""
         self._path: Path | None = None
-        self._loaded: dict[str, Any] = {}
-        """Kernels that are loaded, by the digest of their machine code: a verdict launches two in hundreds of steps."""
 
     def uuid(self) -> str:
         """The device's UUID, by which it is locked."""
@@ -189,8 +185,6 @@ class DeviceWorker(Bench):
     def prepare_step(self, step: Step, path: Path | None = None) -> Skipped | None:
         """The data for `on_step`. path: a file with prepared contents; without it they are made here."""
         self._step, self._path = None, path
-        if len(self._loaded) > MAX_LOADED:
-            self._loaded = {}
         (prepared,) = unpack(path.read_bytes()) if path is not None else (None,)
         data = prepare_step(self.device, self.task, step, max_bytes=self.room, prepared=prepared)
         if isinstance(data, Skipped):
@@ -198,9 +192,9 @@ class DeviceWorker(Bench):
         self._step = step, data
         return None
 
-    def on_step(self, step: Step, work: Callable[..., T]) -> T | LaunchFailed | Skipped:
-        """The result of `work`, a function of `tunesmith.kernels.check` with all arguments but `data`, which are those
-        of `step`, and `loaded`."""
+    def on_step(self, step: Step, work: Callable[[WorkloadData], T]) -> T | LaunchFailed | Skipped:
+        """The result of `work`, a function of `tunesmith.kernels.check` with all arguments but the last, the data of
+        `step`."""
         if self._step is None or self._step[0] != step:
             # Another process has prepared it, which was killed from outside.
             skipped = self.prepare_step(step, self._path)
@@ -208,6 +202,6 @@ class DeviceWorker(Bench):
                 return skipped
         assert self._step is not None
         try:
-            return work(data=self._step[1], loaded=self._loaded)
+            return work(self._step[1])
         except DeviceError as error:
             return LaunchFailed(str(error), sticky=error.sticky)

@@ -139,7 +139,7 @@ def for_rejection(task: Task, step: Step) -> str:
     scalars, sizes = _made_up(step)
     named = [f"{name} = {value:g}" for name, value in [*scalars, *sizes]]
     remedies = [_remedy(", ".join(dict(made_up)), made_up is scalars) for made_up in (scalars, sizes) if made_up]
-    drawn = [one for one in task.arguments if one.role in ("in", "inout") and step.contents.kind_of(one.name) != "task"]
+    drawn = [one for one in task.inputs if step.contents.kind_of(one.name) != "task"]
     floats = [one for one in drawn if one.fill.high is None and DTYPES[task.dtype_of(one, step.workload)].is_float]
     if floats:
         named.append(f"such contents of {', '.join(one.name for one in floats)}")

@@ -89,7 +89,7 @@ Sizes = Mapping[str, int]
 Types = Mapping[str, str]
 Limit = tuple[float, float]
 """Bytes and operations that a workload may take."""
-REACHING_SEED, SECOND_SEED, BALANCED_SEED, NAN_SEED = 104_729, 7919, 3, 4
+REACHING_SEED, SECOND_SEED, BALANCED_SEED = 104_729, 7919, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ def extents(task: Task, workloads: Sequence[Workload]) -> frozenset[str]:
     found = set()
     for workload, name in itertools.product(workloads, workloads[0].sizes):
         doubled = workload.model_copy(update={"sizes": {**workload.sizes, name: 2 * workload.sizes[name]}})
-        for argument in task.arguments:
+        for argument in task.arrays:
             before, after = (array_bytes(task, one, (argument,)) for one in (workload, doubled))
             counts = argument.role != "in" or before >= EXTENT_SHARE * array_bytes(task, workload)
             if counts and 0 < EXTENT_GROWTH * before <= after < math.inf:
@@ -223,7 +223,7 @@ def _contents(task: Task, rng: Rng, seed: int) -> Contents:
     """Drawn contents: in half of the cases one array has a kind of its own among plain ones, which show its
     effect; else all arrays have one kind, or each its own."""
     how, change = rng.random(), _any_of(CHANGES, rng)
-    arrays = {one.name: kinds_of(task, one) for one in task.arguments if one.role in ("in", "inout")}
+    arrays = {one.name: kinds_of(task, one) for one in task.inputs}
     # Products of the least numbers with large ones of other arrays overflow, or a factor of one underflows.
     kinds = [one for one in kinds_of(task) if one != "lowest" or len(arrays) == 1]
     if how >= 0.75:
@@ -281,7 +281,7 @@ def drawn_steps(shapes: Shapes, unusable: Collection[tuple[str, int]] = ()) -> l
     for name in rng.permutation(sorted(shapes.extents)).tolist()[:UNEVEN_STEPS] if len(shapes.extents) > 1 else ():
         middle = _any_of(sorted(shapes.extents - {name}), rng)
         add(next(types_in_turn), name, {middle: int(2 ** rng.uniform(*MIDDLE_BITS))})
-    arrays = [one for one in task.arguments if one.role in ("in", "inout") and "nans" in kinds_of(task, one)]
+    arrays = [one for one in task.inputs if "nans" in kinds_of(task, one)]
     for types, one in itertools.product(shapes.types, arrays):
         # Beside infinities among the others' special values the plain kernel may lose a NaN, too.
         kinds = {other.name: "sorted" for other in arrays if other.fill.special} | {one.name: "nans"}
@@ -622,7 +622,7 @@ def array_bytes(
     task: Task, workload: Workload, arguments: Sequence[Argument] | None = None, without: float = math.inf
 ) -> float:
     """Bytes of all arrays, or of those among `arguments`; `without` where one would be empty."""
-    arrays = [one for one in arguments or task.arguments if one.role != "scalar"]
+    arrays = task.arrays if arguments is None else arguments
 
     def total() -> float:
         # A plan asks this thousands of times, and arrays have most of their extents in common.

@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from tunesmith.kernels.launch.buffers import scalars_of
 from tunesmith.kernels.launch.contents import Contents, draw_variants
-from tunesmith.kernels.launch.reference import as_expected, prepare_contents, reference_results, values_of
+from tunesmith.kernels.launch.reference import as_expected, prepare_contents, reference_results, scalars_of, values_of
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.task import Argument, Task, TaskError, Workload
@@ -59,19 +58,14 @@ WHOLE_SCALARS: tuple[Callable[[float, Rng], float], ...] = (
 """The same for a whole number that does not depend on sizes, as far as its type holds it; the last without a sign."""
 
 
-def _is_float(task: Task, argument: Argument) -> bool | None:
-    """Whether an argument's types are floats; None where some are."""
-    found = {DTYPES[dtype].is_float for dtype in task.types.get(argument.dtype, (argument.dtype,))}
-    return found.pop() if len(found) == 1 else None
-
-
 def ways_to_make_up(task: Task, argument: Argument) -> tuple[Callable[[float, Rng], float], ...]:
     """How values of a scalar that the task does not list are made; none of a whole number that depends on sizes, for
     whose own value Triton compiles a kernel, or of which no reference tells whether it is one of the layout."""
-    if argument.role != "scalar" or argument.values or (floats := _is_float(task, argument)) is None:
+    floats = [DTYPES[dtype].is_float for dtype in task.dtypes_of(argument)]
+    if argument.role != "scalar" or argument.values or (any(floats) and not all(floats)):
         return ()
     fixed = parse(argument.value or "").names or "triton" in task.backends or task.original_is_reference
-    return SCALARS if floats else () if fixed else WHOLE_SCALARS
+    return SCALARS if all(floats) else () if fixed else WHOLE_SCALARS
 
 
 def scalars_with(task: Task, workload: Workload, chosen: Mapping[str, int], seed: int) -> tuple[tuple[str, float], ...]:

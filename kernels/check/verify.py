@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeGuard
+from typing import Literal
 
 import numpy as np
 
@@ -179,11 +179,10 @@ def verify(
     plain: Standard,
     step: Step,
     data: WorkloadData,
-    loaded: dict[str, object],
 ) -> Passed | WrongResult | Rejected:
-    """One step of the full verdict, on what `prepare_step` made. plain: the result of `measure_baseline`; loaded: see
-    `bind`. Raises `DeviceError`."""
-    launches = data.bind(candidate, loaded)
+    """One step of the full verdict, on what `prepare_step` made. plain: the result of `measure_baseline`. Raises
+    `DeviceError`."""
+    launches = data.bind(candidate)
     if not isinstance(launches, list):
         return launches
     artifact = candidate.artifacts[code_key(data.task, candidate.template, step.workload)]
@@ -196,16 +195,14 @@ def verify(
     return Rejected("device_state", "constant memory", f"on {step.name}: {detail}")
 
 
-def measure_baseline(
-    baseline: Candidate, step: Step, data: WorkloadData, loaded: dict[str, object]
-) -> Standard | Skipped:
+def measure_baseline(baseline: Candidate, step: Step, data: WorkloadData) -> Standard | Skipped:
     """The baseline's own deviations, where it is right or only inexact. Raises `TaskError`."""
     sticky = False
     try:
         outside = infeasible_on(baseline.template, baseline.config, step.workload, data.device.limits)
         if outside is None and not step.own and (beyond := data.beyond_type()):
             return Skipped(step.name, beyond, reason="reference")
-        found = _deviations(baseline, step, data, loaded) if outside is None else outside.detail
+        found = _deviations(baseline, step, data) if outside is None else outside.detail
         if not isinstance(found, str):
             return found
     except DeviceError as error:
@@ -216,9 +213,9 @@ def measure_baseline(
     return Skipped(step.name, f"the plain kernel is not right there: {found}", sticky)
 
 
-def _deviations(baseline: Candidate, step: Step, data: WorkloadData, loaded: dict[str, object]) -> Standard | str:
+def _deviations(baseline: Candidate, step: Step, data: WorkloadData) -> Standard | str:
     """The baseline's deviations on each variant of the contents, or why it is not right. Raises `DeviceError`."""
-    launches = data.bind(baseline, loaded)
+    launches = data.bind(baseline)
     if not isinstance(launches, list):
         return str(launches)
     allowed = {
@@ -229,11 +226,12 @@ def _deviations(baseline: Candidate, step: Step, data: WorkloadData, loaded: dic
         data.restore()
     for variant in range(len(data.variants)):
         _launch(data, launches[0], 0, variant)
-        found = measure_set(data, 0, allowed, lenient=_lenient(data.task, step))
-        wrong = (check_surroundings(data, {0}) if step.derived else None) or found
-        if isinstance(wrong, WrongResult):
+        if step.derived and (wrong := check_surroundings(data, {0})) is not None:
             return wrong.detail
-        if not _is_finite(found):
+        found = measure_set(data, 0, allowed, lenient=_lenient(data.task, step))
+        if isinstance(found, WrongResult):
+            return found.detail
+        if not all(one.largest < math.inf for one in found.values()):
             return "an infinite error"
         standard.append(found)
     return tuple(standard)
@@ -244,11 +242,11 @@ def _lenient(task: Task, step: Step) -> bool:
     return not step.own or not task.tolerance
 
 
-def time_baseline(baseline: Candidate, step: Step, data: WorkloadData, loaded: dict[str, object]) -> float:
+def time_baseline(baseline: Candidate, step: Step, data: WorkloadData) -> float:
     """Seconds of a launch, whose result nobody looks at; 0 where there is none. Raises `DeviceError`."""
     if infeasible_on(baseline.template, baseline.config, step.workload, data.device.limits) is not None:
         return 0.0
-    launches = data.bind(baseline, loaded)
+    launches = data.bind(baseline)
     if not isinstance(launches, list):
         return 0.0
     data.restore_set(0, 0)
@@ -265,10 +263,6 @@ def _launch(data: WorkloadData, launch: BoundLaunch, index: int = 0, variant: in
     data.device.pollute()
     data.device.launch(launch)
     data.device.synchronize()
-
-
-def _is_finite(found: Measured) -> TypeGuard[dict[str, Deviation]]:
-    return isinstance(found, dict) and all(one.largest < math.inf for one in found.values())
 
 
 class _StepLaunches:
@@ -432,13 +426,11 @@ def less_accurate(
     return None
 
 
-def launch_at_edges(
-    candidate: Candidate, arrays: Collection[str], edge: Edge, data: WorkloadData, loaded: dict[str, object]
-) -> bool | Skipped:
+def launch_at_edges(candidate: Candidate, arrays: Collection[str], edge: Edge, data: WorkloadData) -> bool | Skipped:
     """One launch of `candidate` on set 0 with the arguments `arrays` at the edge of memory, and nothing else that can
-    be reached from them; other arrays lie as in every step. False where the device has no such memory. loaded: see
-    `WorkloadData.bind`. Raises `DeviceError` where the launch fails; on a CPU the process dies."""
-    launches = data.bind(candidate, loaded)
+    be reached from them; other arrays lie as in every step. False where the device has no such memory. Raises
+    `DeviceError` where the launch fails; on a CPU the process dies."""
+    launches = data.bind(candidate)
     if not isinstance(launches, list):
         return False
     data.restore_set(0, 0)

@@ -121,7 +121,7 @@ def _check(candidate: Candidate, data: WorkloadData, sample_seconds: float) -> C
     artifact = candidate.artifacts[code_key(data.task, candidate.template, data.workload)]
     alone = zlib.crc32(artifact.digest.encode()) % data.sets
     try:
-        launches = data.bind(candidate, {})
+        launches = data.bind(candidate, anew=True)
         if not isinstance(launches, list):
             return launches
         data.restore()
@@ -398,14 +398,11 @@ class Bench:
         return data
 
 
-def skips_right_results(
-    candidate: Candidate, seconds: float, data: WorkloadData, loaded: dict[str, object]
-) -> WrongResult | None:
+def skips_right_results(candidate: Candidate, seconds: float, data: WorkloadData) -> WrongResult | None:
     """Whether launches on right outputs take less time than launches on poisoned ones, by pairs in about so many
-    seconds, each on a set just copied in full. None where there is a single set. loaded: see `loaded_kernel`. Raises
-    `DeviceError`."""
+    seconds, each on a set just copied in full. None where there is a single set. Raises `DeviceError`."""
     outputs = [place for place in data.places if place.argument.role == "out"]
-    launches = data.bind(candidate, loaded)
+    launches = data.bind(candidate)
     if not outputs or data.sets == 1 or not isinstance(launches, list):
         return None
     device, rng = data.device, np.random.default_rng(data.layout_seed)

@@ -81,7 +81,7 @@ def test_a_kernel_that_overflows_is_rejected_where_the_plain_one_does_not(
     (step,) = far.far_steps(task, replace(GPU, backend="opencl"), seed=1)
     data = prepare_step(opened, task, step.period, max_bytes=1 << 28)
     assert not isinstance(data, Skipped)
-    result = far.launch_far(compiled_candidate(task, device, template), baseline, step, data, {})
+    result = far.launch_far(compiled_candidate(task, device, template), baseline, step, data)
     assert isinstance(result, found), result
     if isinstance(result, Passed):
         assert step.repeats * math.prod(step.period.workload.sizes.values()) == math.prod(step.workload.sizes.values())
