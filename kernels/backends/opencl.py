@@ -264,13 +264,6 @@ def _protect(pages: NDArray[np.uint8], access: int) -> None:
         raise DeviceError(f"memory cannot be protected: {os.strerror(ctypes.get_errno())}")
 
 
-def _clocked(call: HostCall) -> float:
-    """Seconds of a call, which does its work on the host before it returns."""
-    begun = time.perf_counter()
-    call()
-    return time.perf_counter() - begun
-
-
 class OpenclDevice(Device):
     backend: ClassVar[str] = "opencl"
     has_graph_overhead = False
@@ -376,22 +369,22 @@ class OpenclDevice(Device):
                 self.queue, (64 * groups,), (64,), next(LEFT_BEHIND), np.uint32(count), self._cl.LocalMemory(16 * count)
             )
 
-    def run(self, launches: Sequence[BoundLaunch | HostCall]) -> list[float]:
-        """Runs launches to their end and returns the seconds of each."""
-        with self.guarded():
-            calls = [launch for launch in launches if not isinstance(launch, BoundLaunch)]
-            kernels = [launch for launch in launches if isinstance(launch, BoundLaunch)]
-            assert not (calls and kernels), "calls are timed by the host's clock, and kernels by the device's"
-            if calls:
-                self.queue.finish()
-                return [_clocked(call) for call in calls]
-            events = [self.enqueue(launch) for launch in kernels]
-            self.queue.finish()
-            return [(event.profile.end - event.profile.start) * 1e-9 for event in events]
-
     def once(self, launch: BoundLaunch | HostCall) -> float:
-        (seconds,) = self.run([launch])
-        return seconds
+        return self._run([launch])
+
+    def _run(self, launches: Sequence[BoundLaunch | HostCall]) -> float:
+        """Runs launches to their end and returns their seconds: of kernels, which are in an in-order queue, the sum of
+        their own, from profiling events; of calls, which do their work on the host, by its clock."""
+        calls = [launch for launch in launches if not isinstance(launch, BoundLaunch)]
+        assert len(calls) in (0, len(launches)), "calls are timed by the host's clock, and kernels by the device's"
+        with self.guarded():
+            events = [self.enqueue(launch) for launch in launches if isinstance(launch, BoundLaunch)]
+            self.queue.finish()
+            begun = time.perf_counter()
+            for call in calls:
+                call()
+            called = time.perf_counter() - begun if calls else 0.0
+            return called + sum(float(event.profile.end - event.profile.start) for event in events) * 1e-9
 
     def synchronize(self) -> None:
         with self.guarded():
@@ -401,8 +394,7 @@ class OpenclDevice(Device):
         return tuple(launches)
 
     def times(self, sequences: Sequence[Sequence[BoundLaunch | HostCall]]) -> list[float]:
-        """Launches are in an in-order queue; the time is the sum of the kernels' own, from profiling events."""
-        return [sum(self.run(sequence)) for sequence in sequences]
+        return [self._run(sequence) for sequence in sequences]
 
     def free_bytes(self) -> int:
         return int(self._device.global_mem_size) // 4

@@ -19,7 +19,15 @@ import numpy as np
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.kernels.check.scalars import MAX_POWER, SCALARS, WHOLE_SCALARS, Rng, scalars_with, ways_to_make_up
+from tunesmith.kernels.check.scalars import (
+    MAX_POWER,
+    SCALARS,
+    WHOLE_SCALARS,
+    Rng,
+    multiple_of,
+    scalars_with,
+    ways_to_make_up,
+)
 from tunesmith.kernels.check.source_sizes import source_floats, source_integers
 from tunesmith.kernels.launch.contents import ALIKE, CHANGES, PLAIN, Contents, kinds_of, mate_of
 from tunesmith.kernels.spec.dtypes import DTYPES
@@ -506,10 +514,7 @@ class Shapes:
         elif kind == SIZE_KINDS - 2:
             size = (1 << int(part * most.bit_length())) + int(rng.integers(-1, 2))
         else:
-            power = min(1 << kind, 1 << (most.bit_length() - 1))
-            units = int(math.exp(part * math.log(most // power + 1)))
-            # An odd multiple, but for the largest power, of which any multiple will do.
-            size = power * (units if power == MAX_POWER else units - 1 + units % 2)
+            size = multiple_of(min(1 << kind, 1 << (most.bit_length() - 1)), most, part)
         return min(max(1, size), most)
 
     def _smallest(self, types: Types) -> dict[str, int]:

@@ -34,7 +34,8 @@ import numpy as np
 from tunesmith.hw.drivers.opencl import read_devices
 from tunesmith.hw.errors import Unavailable
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.kernels.backends import BoundLaunch, open_compiler, open_device
+from tunesmith.hw.probe import probe_cuda
+from tunesmith.kernels.backends import BoundLaunch, Device, open_compiler, open_device
 from tunesmith.kernels.build.artifact import Artifact, Candidate
 from tunesmith.kernels.build.guard import without_comments
 from tunesmith.kernels.build.source import code_key, specialise
@@ -266,13 +267,10 @@ def _arguments(task: Task, step: Step, place: Callable[[int, Any], Any]) -> Iter
             yield place(math.prod(task.shape_of(argument, step.workload)) * size, inputs.get(argument.name))
 
 
-def launch_on_cuda(task: Task, index: int, candidate: Candidate, step: Step) -> None:
-    """One launch on the CUDA device `index`, with every array in an allocation of its own, of exactly its size."""
+def launch_on_cuda(task: Task, device: Device, candidate: Candidate, step: Step) -> None:
+    """One launch on a CUDA device, with every array in an allocation of its own, of exactly its size."""
     import cupy
 
-    from tunesmith.kernels.backends.cuda import callable_kernel
-
-    cupy.cuda.Device(index).use()
     held = []
 
     def place(size: int, host: Any) -> np.uint64:
@@ -282,19 +280,13 @@ def launch_on_cuda(task: Task, index: int, candidate: Candidate, step: Step) -> 
             cupy.cuda.runtime.memcpy(memory.ptr, host.ctypes.data, host.nbytes, cupy.cuda.runtime.memcpyHostToDevice)
         return np.uint64(memory.ptr)
 
-    arguments = tuple(_arguments(task, step, place))
-    artifact = candidate.artifacts[code_key(task, candidate.template, step.workload)]
-    module = cupy.cuda.function.Module()
-    module.load(artifact.code)
+    kernel = device.load(candidate.artifacts[code_key(task, candidate.template, step.workload)])
     shape = geometry(candidate.template, candidate.config, step.workload)
-    kernel = callable_kernel(module, artifact)
-    if shape.shared_bytes:
-        cupy.cuda.driver.funcSetAttribute(
-            kernel.ptr, cupy.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shape.shared_bytes
-        )
-    stream = cupy.cuda.get_current_stream()
-    kernel(shape.grid, shape.block, arguments, shared_mem=shape.shared_bytes, stream=stream)
+    launch = BoundLaunch(kernel, shape, tuple(_arguments(task, step, place)))
+    # The device's stream does not wait for copies of others.
     cupy.cuda.runtime.deviceSynchronize()
+    device.launch(launch)
+    device.synchronize()
 
 
 _REPORT = re.compile(r"\n(?=\S)")
@@ -380,16 +372,17 @@ def main(left: str, path: str) -> None:
     """The process under a tool. path: file of the pickled jobs; left: file for the places of the jobs that it has no
     time for."""
     jobs, task, index = pickle.loads(Path(path).read_bytes())
+    Path(left).touch()
+    if not jobs:
+        return
     is_opencl = any(candidate.template.backend == "opencl" for candidate, _ in jobs)
-    launch = _interpreter(task, Path(left).with_suffix(".log")) if is_opencl else partial(launch_on_cuda, task, index)
+    if is_opencl:
+        launch = _interpreter(task, Path(left).with_suffix(".log"))
+    else:
+        # Under a tool the driver takes seconds to start, which do not count as a launch.
+        launch = partial(launch_on_cuda, task, open_device(probe_cuda().devices[index].limits, index))
     # An interpreter's launches are work of processors, which others may share.
     clock, most = (time.process_time, INTERPRETING_SECONDS) if is_opencl else (time.monotonic, LAUNCHING_SECONDS)
-    if jobs and not is_opencl:
-        import cupy
-
-        # Under a tool the driver takes seconds to start, which do not count as a launch.
-        cupy.cuda.Device(index).use()
-        cupy.cuda.runtime.free(0)
     begun = before = clock()
     shortest, per_work, too_long = 0.0, 0.0, list[int]()
     for place, (candidate, step) in enumerate(jobs):

@@ -39,11 +39,17 @@ SCALARS: tuple[Callable[[float, Rng], float], ...] = (
 """Values of a scalar of a float type beside the task's own, where the task lists no `values`."""
 
 
+def multiple_of(power: int, most: float, part: float) -> int:
+    """An odd multiple of a power of two up to `most`, but for the largest power, of which any multiple will do. part:
+    its share of the logarithm of the range."""
+    units = int(math.exp(part * math.log(most // power + 1)))
+    return power * (units if power == MAX_POWER else units - 1 + units % 2)
+
+
 def _whole_number(own: float, rng: Rng) -> int:
     """Of any magnitude up to eight times `own` or `MAX_POWER`, by the largest power of two that divides it."""
-    power = 1 << int(rng.integers(MAX_POWER.bit_length()))
-    units = int(math.exp(rng.uniform(0, math.log(max(8 * abs(own), MAX_POWER) / power + 1))))
-    return int(math.copysign(power * (units - 1 + units % 2), own))
+    power, most = 1 << int(rng.integers(MAX_POWER.bit_length())), max(8 * abs(own), MAX_POWER)
+    return int(math.copysign(multiple_of(power, most, rng.random()), own))
 
 
 WHOLE_SCALARS: tuple[Callable[[float, Rng], float], ...] = (

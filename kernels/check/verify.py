@@ -174,12 +174,7 @@ def prepare_step(
         return Skipped(step.name, str(error), reason="reference")
 
 
-def verify(
-    candidate: Candidate,
-    plain: Standard,
-    step: Step,
-    data: WorkloadData,
-) -> Passed | WrongResult | Rejected:
+def verify(candidate: Candidate, plain: Standard, step: Step, data: WorkloadData) -> Passed | WrongResult | Rejected:
     """One step of the full verdict, on what `prepare_step` made. plain: the result of `measure_baseline`. Raises
     `DeviceError`."""
     launches = data.bind(candidate)
