@@ -284,20 +284,18 @@ MODEL_WORKERS = 256
 """Points in flight beyond which a model's next point depends on guesses more than on results."""
 
 
-def choose(size: int, budget: int | None, workers: int) -> tuple[str, str]:
-    """The name of the strategy for a space of `size` points, and the reason as half a sentence."""
-    if budget is not None and size <= budget:
-        return ExhaustiveSearch.name, f"the budget of {budget} covers all {size} feasible points"
-    if workers > MODEL_WORKERS:
-        return LocalSearch.name, f"{workers} points in flight outrun a model"
-    if budget is None:
-        return "surrogate", f"there are {size} feasible points and no budget was given"
-    return "surrogate", f"a budget of {budget} for {size} feasible points has to go where a model expects the most"
-
-
 def default_search(space: Space, **arguments: Any) -> Strategy:
-    """The strategy that `choose` names for this space, with `arguments` as for any strategy."""
-    name, why = choose(len(space), arguments.get("budget"), arguments.get("workers", 1))
+    """The strategy that suits the size of the space, the budget and the workers; `arguments` as for any strategy."""
+    size, budget, workers = len(space), arguments.get("budget"), arguments.get("workers", 1)
+    name = "surrogate"
+    if budget is not None and size <= budget:
+        name, why = ExhaustiveSearch.name, f"the budget of {budget} covers all {size} feasible points"
+    elif workers > MODEL_WORKERS:
+        name, why = LocalSearch.name, f"{workers} points in flight outrun a model"
+    elif budget is None:
+        why = f"there are {size} feasible points and no budget was given"
+    else:
+        why = f"a budget of {budget} for {size} feasible points has to go where a model expects the most"
     strategy = make_strategy(name, space, **arguments)
     strategy.because = f"default picked {name}, since {why}"
     return strategy
