@@ -177,10 +177,8 @@ class NvrtcCompiler:
         assembly = self._assembly_with_lines(source)
         if not isinstance(assembly, str):
             return assembly.detail if isinstance(assembly, Rejected) else assembly
-        artifact, target = (
-            Artifact("cuda", self.arch, source.entry, b"", source.digest),
-            _target(self.arch, source.source),
-        )
+        artifact = Artifact("cuda", self.arch, source.entry, b"", source.digest)
+        target = _target(self.arch, source.source)
         return marked(artifact, assembly, _file_of(source), target, source.max_registers)
 
     def _assembly_with_lines(self, source: Specialised) -> str | CompileFailed | Rejected:
