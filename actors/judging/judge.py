@@ -56,7 +56,7 @@ from tunesmith.kernels.check.verify import (
     verify,
 )
 from tunesmith.kernels.launch.contents import Contents
-from tunesmith.kernels.launch.reference import Prepared, load_reference, prepare_contents
+from tunesmith.kernels.launch.reference import load_reference, prepare_contents
 from tunesmith.kernels.measure.bench import skips_right_results
 from tunesmith.kernels.measure.timing import Precision
 from tunesmith.kernels.outcome import (
@@ -247,19 +247,16 @@ class ContentsHost:
     def prepare(self, step: Step, path: Path) -> Skipped | None:
         """Writes the prepared contents of `step` to `path`, or says why the step is left out. Raises `TaskError` where
         contents that the task itself declares cannot be prepared."""
-        made = self._make(step.workload, step.contents, made_up=not step.own)
+        try:
+            made = prepare_contents(self._task, step.workload, step.contents, made_up=not step.own)
+        except TaskError as error:
+            if step.own:
+                raise
+            made = str(error)
         if isinstance(made, str):
             return Skipped(step.name, made, reason="reference")
         path.write_bytes(pack(made))
         return None
-
-    def _make(self, workload: Workload, contents: Contents, *, made_up: bool) -> Prepared | str:
-        try:
-            return prepare_contents(self._task, workload, contents, made_up=made_up)
-        except TaskError as error:
-            if not made_up:
-                raise
-            return str(error)
 
 
 class Preparation(contextlib.AbstractContextManager["Preparation"]):
@@ -900,7 +897,7 @@ class _Judgement:
     def _unusable(self) -> list[UnusableScalar]:
         """See `unusable_scalars`. Where the reference is too slow to tell, the steps will."""
         task, limits, options = self._task, self._limits, self._options
-        own = [workload for workload in task.workloads if limits.kind in workload.devices]
+        own = task.workloads_for(limits.kind)
         if not own or task.original_is_reference:
             return []
         deadline, small = options.deadlines.prepare, small_workload(task, own)

@@ -20,7 +20,7 @@ from tunesmith.kernels.backends import BoundLaunch, DeviceError, OutOfDeviceMemo
 from tunesmith.kernels.build.artifact import Candidate
 from tunesmith.kernels.build.source import code_key
 from tunesmith.kernels.check.compare import CHUNK, Deviation, deviation
-from tunesmith.kernels.check.plan import Shapes, Step, allows, array_bytes, resized, workloads_on
+from tunesmith.kernels.check.plan import Shapes, Step, allows, array_bytes, resized
 from tunesmith.kernels.check.verify import Passed, Skipped, allowed_errors, growth, infeasible_on, time_baseline
 from tunesmith.kernels.launch.buffers import Slot, WorkloadData, loaded_kernel
 from tunesmith.kernels.launch.contents import Contents
@@ -56,7 +56,7 @@ class FarStep:
 
 def far_steps(task: Task, limits: DeviceLimits, seed: int) -> list[FarStep]:
     """Steps in which the arrays that can be so long are, with arrays of at most half of the device's memory."""
-    own, rng, made = workloads_on(task, limits), np.random.default_rng([seed, SEED]), list[FarStep]()
+    own, rng, made = task.workloads_for(limits.kind), np.random.default_rng([seed, SEED]), list[FarStep]()
     reached, most = set[str](), (limits.memory_bytes or 0) / 2
     if limits.kind != "gpu" or not own or most < BYTES:
         return []

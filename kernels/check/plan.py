@@ -150,7 +150,7 @@ def plan(
     tuned workload; then all workloads for the kind of device that move at most `largest_bytes`. only: the workload of
     a candidate that is meant for it alone, which is checked on nothing else. unusable: made-up values of scalars
     (`made_up_scalars`, name and level) that are left out."""
-    own = workloads_on(task, limits)
+    own = task.workloads_for(limits.kind)
     if only is not None:
         return _on_one(task, task.workload(only), seed)
     if not own:
@@ -374,7 +374,7 @@ class Shapes:
 
     def __init__(self, task: Task, limits: DeviceLimits, like: Workload, seed: int) -> None:
         self.task, self.kind, self.like, self.seed = task, limits.kind, like, seed
-        self.own = workloads_on(task, limits)
+        self.own = task.workloads_for(limits.kind)
         self.extents = extents(task, self.own)
         self._costs: dict[tuple[object, ...], tuple[float, float]] = {}
         self._held: dict[tuple[object, ...], bool] = {}
@@ -601,11 +601,6 @@ def resized(like: Workload, sizes: Sizes, types: Types, origin: str) -> Workload
     """`like` with made-up sizes and types, named after them and their `origin`."""
     name = " ".join(("x".join(map(str, sizes.values())), *types.values(), f"({origin})"))
     return like.model_copy(update={"sizes": dict(sizes), "types": dict(types), "name": name})
-
-
-def workloads_on(task: Task, limits: DeviceLimits) -> tuple[Workload, ...]:
-    """The task's own workloads for a kind of device, the tuned ones first."""
-    return (*task.workloads_for(limits.kind, held_out=False), *task.workloads_for(limits.kind, held_out=True))
 
 
 def allows(task: Task, workload: Workload, requirement: str | None = None) -> bool:

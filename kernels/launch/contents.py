@@ -194,9 +194,7 @@ class _Floats:
     def masked(self, value: float = -np.inf) -> NDArray[Any]:
         """As declared, but for whole runs of elements."""
         lengths = self.rng.geometric(1 / MASK_LENGTH, size=2 * (self.count // MASK_LENGTH) + 16)
-        while lengths.sum() < self.count:
-            lengths = np.concatenate([lengths, lengths])
-        flags = np.repeat(self.rng.random(lengths.size) < self.between(*MASKED), lengths)[: self.count]
+        flags = np.resize(np.repeat(self.rng.random(lengths.size) < self.between(*MASKED), lengths), self.count)
         return np.where(flags, self.precision(value), self.as_declared())
 
 

@@ -322,9 +322,9 @@ class Task(Strict):
             return named[name]
         raise TaskError(f"The task {self.name} has no workload {name!r}; it has {', '.join(named)}.")
 
-    def workloads_for(self, kind: str, *, held_out: bool) -> tuple[Workload, ...]:
-        """The workloads meant for a kind of device, either the tuned or the held-out ones."""
-        return tuple(w for w in self.workloads if w.held_out == held_out and kind in w.devices)
+    def workloads_for(self, kind: str, *, held_out: bool | None = None) -> tuple[Workload, ...]:
+        """The workloads meant for a kind of device; with `held_out` either the tuned or the held-out ones."""
+        return tuple(w for w in self.workloads if kind in w.devices and held_out in (None, w.held_out))
 
     def sources(self, backend: str) -> BackendSources:
         for name, sources in self.backends.items():
