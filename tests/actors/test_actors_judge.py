@@ -379,12 +379,10 @@ def test_each_edge_of_memory_occurs_on_made_up_sizes_and_all_on_the_task_s_own(m
     def call(method: str, seconds: float, _: Step, work: Any) -> Any:
         if called(method, work) == "launch_at_edges":
             tried.append(work.args[-1])
-        return {"launch_at_edges": True, "skips_right_results": None}.get(
-            called(method, work), Passed("", {}, {}, True)
-        )
+        answers = {"launch_at_edges": True, "skips_right_results": None}
+        return answers.get(called(method, work), Passed("", {}, {}, True))
 
-    examiner: Any = SimpleNamespace(starts=1, call=call)
-    device: Any = SimpleNamespace(take=lambda: 0.0)
+    examiner, device = SimpleNamespace(starts=1, call=call), SimpleNamespace(take=lambda: 0.0)
     runner = StepRunner(TASK, resolve_target("h200"), Deadlines(), examiner, device, lambda _: None)
     for left_out in ("try_plain", "_cover"):
         monkeypatch.setattr(StepRunner, left_out, lambda *_: None)
@@ -406,8 +404,7 @@ def test_a_made_up_scalar_that_the_plain_kernel_is_not_for_rejects_nothing(fails
             return Skipped(step.name, "the plain kernel is not right there")
         return {"verify": wrong, "time_baseline": 0.001, "measure_baseline": ({},)}.get(called(method, work))
 
-    examiner: Any = SimpleNamespace(starts=1, call=call)
-    device: Any = SimpleNamespace(take=lambda: 0.0)
+    examiner, device = SimpleNamespace(starts=1, call=call), SimpleNamespace(take=lambda: 0.0)
     runner = StepRunner(TASK, resolve_target("h200"), Deadlines(), examiner, device, lambda _: None)
     step = made_up(8)
     scaled = replace(step, contents=replace(step.contents, scalars=(("scale", -1.0),)))
