@@ -454,8 +454,6 @@ def _indices(kind: str, rows: int, row: int, last: int | None, rng: np.random.Ge
 
 def spread(xp: Any, block: Any, count: int, rng: np.random.Generator) -> Any:
     """`count` elements of `block`, repeated from another place on each time: no wrapped index finds the same values."""
-    if block.size >= count:
-        return block[:count]
     result = xp.empty(count, block.dtype)
     for start in range(0, count, block.size):
         part = min(block.size, count - start)
