@@ -12,7 +12,7 @@ import gc
 import os
 import resource
 import socket
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -21,20 +21,17 @@ from typing import TypeVar
 from tunesmith.actors.process import pack, unpack
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.probe import query_gpu_health
-from tunesmith.kernels.backends import DeviceError, OutOfDeviceMemory, open_compiler
-from tunesmith.kernels.build.artifact import Artifact, Candidate
+from tunesmith.kernels.backends import DeviceError, open_compiler
+from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.machine_code import Profile
 from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.check import compare as fused_check
-from tunesmith.kernels.check import verify
-from tunesmith.kernels.check.coverage import launch_marked
-from tunesmith.kernels.check.far import FarStep, launch_far
 from tunesmith.kernels.check.plan import Step
-from tunesmith.kernels.check.verify import Edge, Passed, Skipped, Standard
+from tunesmith.kernels.check.verify import Skipped, prepare_step
 from tunesmith.kernels.launch.buffers import WorkloadData
-from tunesmith.kernels.measure.bench import Bench, skips_right_results
+from tunesmith.kernels.measure.bench import Bench
 from tunesmith.kernels.measure.roofs import compile_health, compile_probes, self_test
-from tunesmith.kernels.outcome import LaunchFailed, Outcome, WrongResult
+from tunesmith.kernels.outcome import LaunchFailed
 from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.template import BACKENDS
 
@@ -43,8 +40,6 @@ MIN_STEP_SECONDS, STEP_SHARE = 2.0, 0.1
 """Shortest deadline of the reference, or of the plain kernel, on a made-up workload, and its share of the budget."""
 MAX_COMPILER_BYTES = 8 << 30
 """Limit of the address space that a compiler may take beyond that of its process before the first compilation."""
-MAX_LOADED = 256
-"""Kernels that a process keeps loaded on its device at most."""
 MAX_HEAP_ALLOCATION_BYTES = 32 << 20
 """Allocations up to this size are taken from the heap; glibc accepts no higher limit."""
 NICENESS = 10
@@ -155,13 +150,7 @@ class DeviceWorker(Bench):
         super().__init__(task, limits, index, seed=seed)
         self._step: tuple[Step, WorkloadData] | None = None
         """The step at hand, and its data."""
-        self._plain: Standard | None = None
-        """The baseline's result in it."""
         self._path: Path | None = None
-        self._twins: dict[str, tuple[object, object]] = {}
-        """Marked kernels that are loaded, and their marks."""
-        self._loaded: dict[str, object] = {}
-        """Kernels that are loaded, by the digest of their machine code: a verdict launches two in hundreds of steps."""
 
     def uuid(self) -> str:
         """The device's UUID, by which it is locked."""
@@ -182,7 +171,7 @@ class DeviceWorker(Bench):
 
     def prepare(self, workloads: Sequence[str]) -> None:
         """Makes buffers and reference results, for all but steps."""
-        self._step = self._plain = None
+        self._step = None
         super().prepare(workloads)
         # Objects loaded by now stay: searching them for garbage again and again takes a millisecond each time.
         gc.collect()
@@ -194,61 +183,18 @@ class DeviceWorker(Bench):
         return pack(outcomes), any(isinstance(one, LaunchFailed) and one.sticky for one in outcomes.values())
 
     def prepare_step(self, step: Step, path: Path | None = None) -> Skipped | None:
-        """The data for the methods below. path: a file with prepared contents; without it they are made here."""
-        self._step, self._plain, self._path = None, None, path
-        if len(self._loaded) + len(self._twins) > MAX_LOADED:
-            self._loaded, self._twins = {}, {}
+        """The data for `on_step`. path: a file with prepared contents; without it they are made here."""
+        self._step, self._path = None, path
         (prepared,) = unpack(path.read_bytes()) if path is not None else (None,)
-        data = verify.prepare_step(self.device, self.task, step, max_bytes=self.room, prepared=prepared)
+        data = prepare_step(self.device, self.task, step, max_bytes=self.room, prepared=prepared)
         if isinstance(data, Skipped):
             return data
         self._step = step, data
         return None
 
-    def verify(self, candidate: Candidate, baseline: Candidate, step: Step) -> Passed | Skipped | Outcome:
-        """See `tunesmith.kernels.check.verify`, here as in the next methods."""
-        return self._with_data(
-            step, lambda data: verify.verify(candidate, baseline, step, data, self._loaded, self._plain)
-        )
-
-    def time_baseline(self, baseline: Candidate, step: Step) -> float | LaunchFailed | Skipped:
-        return self._with_data(step, lambda data: verify.time_baseline(baseline, step, data, self._loaded))
-
-    def try_baseline(self, baseline: Candidate, step: Step) -> Skipped | LaunchFailed | None:
-        """Why the step is left out, or None where the baseline is right there."""
-        result = self._with_data(step, lambda data: verify.measure_baseline(baseline, step, data, self._loaded))
-        if isinstance(result, Skipped | LaunchFailed):
-            return result
-        self._plain = result
-        return None
-
-    def try_edges(
-        self, candidate: Candidate, step: Step, arrays: Collection[str], edge: Edge
-    ) -> bool | LaunchFailed | Skipped:
-        def launch(data: WorkloadData) -> bool | Skipped:
-            try:
-                return verify.launch_at_edges(candidate, data, arrays, edge, self._loaded)
-            except OutOfDeviceMemory as error:
-                return Skipped(step.name, str(error))
-
-        return self._with_data(step, launch)
-
-    def skips_right_results(
-        self, candidate: Candidate, step: Step, seconds: float
-    ) -> WrongResult | LaunchFailed | Skipped | None:
-        return self._with_data(step, lambda data: skips_right_results(candidate, data, seconds, self._loaded))
-
-    def launch_far(self, candidate: Candidate, baseline: Candidate, step: FarStep) -> Passed | Skipped | Outcome:
-        result = self._with_data(step.period, lambda data: launch_far(candidate, baseline, step, data, self._loaded))
-        self.device.trim()
-        return result
-
-    def cover(self, twin: Candidate, step: Step) -> frozenset[int] | LaunchFailed | Skipped:
-        """See `launch_marked`."""
-        return self._with_data(step, lambda data: launch_marked(twin, data, self._twins))
-
-    def _with_data(self, step: Step, work: Callable[[WorkloadData], T]) -> T | LaunchFailed | Skipped:
-        """`work` on the data of `step`."""
+    def on_step(self, step: Step, work: Callable[[WorkloadData], T]) -> T | LaunchFailed | Skipped:
+        """The result of `work`, a function of `tunesmith.kernels.check` with all arguments but the last, the data of
+        `step`."""
         if self._step is None or self._step[0] != step:
             # Another process has prepared it, which was killed from outside.
             skipped = self.prepare_step(step, self._path)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from tunesmith.actors.judging.task_check import check_reference, meant_for
+from tunesmith.actors.judging.task_check import check_reference
 from tunesmith.graph.context import Context
 from tunesmith.graph.dispatch import measure_further_shapes
 from tunesmith.graph.history import best_roofs, learn, suggest
@@ -125,7 +125,8 @@ def tune(
     require_work(loaded, loaded.sources(device.backend).templates, limits)
     earlier = suggest(loaded, device, chosen, limits, written=written)
     # Before the run begins, so that a resume need not check the reference again.
-    check_reference(loaded, meant_for(loaded, device.limits), seed=chosen.seed, deadline=chosen.reference_deadline)
+    meant = loaded.workloads_for(device.limits.kind)
+    check_reference(loaded, meant, seed=chosen.seed, deadline=chosen.reference_deadline)
     with Journal(folder, create=True) as journal, hold_run(folder):
         if earlier is not None:
             # Before `RunStarted`: a run that was begun has everything it needs.

@@ -237,10 +237,8 @@ class Space:
 
     def sample(self, rng: np.random.Generator, count: int) -> list[int]:
         """Up to `count` different feasible points drawn at random, fewer only where there are fewer."""
-        if count >= len(self):
-            return [int(point) for point in rng.permutation(len(self))]
         if count * 3 > len(self):
-            return [int(point) for point in rng.choice(len(self), size=count, replace=False)]
+            return [int(point) for point in rng.choice(len(self), size=min(count, len(self)), replace=False)]
         found: dict[int, None] = {}
         # Not rng.choice: it would shuffle all points to draw a few.
         while len(found) < count:

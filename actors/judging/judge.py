@@ -33,18 +33,31 @@ from tunesmith.hw.device_lock import DeviceLock
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
 from tunesmith.hw.roofline import Roofline
+from tunesmith.kernels.backends import Edge
 from tunesmith.kernels.build.artifact import Artifact, Candidate, TypesKey, types_key, undeclared_state
 from tunesmith.kernels.build.machine_code import MarkedArtifact
 from tunesmith.kernels.build.source import CodeKey, code_key, literal, specialise
 from tunesmith.kernels.check.compare import REASONS
-from tunesmith.kernels.check.coverage import Coverage, Unexecuted
-from tunesmith.kernels.check.far import FarStep, far_steps
+from tunesmith.kernels.check.coverage import Coverage, Unexecuted, launch_marked
+from tunesmith.kernels.check.far import FarStep, far_steps, launch_far
 from tunesmith.kernels.check.plan import UNINFORMATIVE, Step, plan, reaching_steps, small_workload
 from tunesmith.kernels.check.sanitizer import Sanitized, Suspect, sanitize
 from tunesmith.kernels.check.scalars import UnusableScalar, unusable_scalars
-from tunesmith.kernels.check.verify import Edge, Passed, Skipped, SkipReason, excluded, unlaunchable
+from tunesmith.kernels.check.verify import (
+    Passed,
+    Skipped,
+    SkipReason,
+    Standard,
+    excluded,
+    launch_at_edges,
+    measure_baseline,
+    time_baseline,
+    unlaunchable,
+    verify,
+)
 from tunesmith.kernels.launch.contents import Contents
-from tunesmith.kernels.launch.reference import Prepared, load_reference, prepare_contents
+from tunesmith.kernels.launch.reference import load_reference, prepare_contents
+from tunesmith.kernels.measure.bench import skips_right_results
 from tunesmith.kernels.measure.timing import Precision
 from tunesmith.kernels.outcome import (
     CompileFailed,
@@ -126,7 +139,7 @@ def for_rejection(task: Task, step: Step) -> str:
     scalars, sizes = _made_up(step)
     named = [f"{name} = {value:g}" for name, value in [*scalars, *sizes]]
     remedies = [_remedy(", ".join(dict(made_up)), made_up is scalars) for made_up in (scalars, sizes) if made_up]
-    drawn = [one for one in task.arguments if one.role in ("in", "inout") and step.contents.kind_of(one.name) != "task"]
+    drawn = [one for one in task.inputs if step.contents.kind_of(one.name) != "task"]
     floats = [one for one in drawn if one.fill.high is None and DTYPES[task.dtype_of(one, step.workload)].is_float]
     if floats:
         named.append(f"such contents of {', '.join(one.name for one in floats)}")
@@ -234,19 +247,16 @@ class ContentsHost:
     def prepare(self, step: Step, path: Path) -> Skipped | None:
         """Writes the prepared contents of `step` to `path`, or says why the step is left out. Raises `TaskError` where
         contents that the task itself declares cannot be prepared."""
-        made = self._make(step.workload, step.contents, made_up=not step.own)
+        try:
+            made = prepare_contents(self._task, step.workload, step.contents, made_up=not step.own)
+        except TaskError as error:
+            if step.own:
+                raise
+            made = str(error)
         if isinstance(made, str):
             return Skipped(step.name, made, reason="reference")
         path.write_bytes(pack(made))
         return None
-
-    def _make(self, workload: Workload, contents: Contents, *, made_up: bool) -> Prepared | str:
-        try:
-            return prepare_contents(self._task, workload, contents, made_up=made_up)
-        except TaskError as error:
-            if not made_up:
-                raise
-            return str(error)
 
 
 class Preparation(contextlib.AbstractContextManager["Preparation"]):
@@ -380,7 +390,7 @@ class HeldDevice:
 @dataclass(slots=True)
 class StepRunner:
     """One process that goes through steps. device: held while steps run; path: the file with the prepared contents of
-    the step at hand."""
+    the step at hand; plain: the baseline's result in it."""
 
     task: Task
     limits: DeviceLimits
@@ -389,6 +399,7 @@ class StepRunner:
     device: HeldDevice
     listener: Callable[[str], None]
     path: Path | None = None
+    plain: Standard = ()
     warm_start: dict[TypesKey, int] = field(default_factory=dict)
     """The start of the process that has been through a step, by the step's types."""
     baseline_ends: bool = False
@@ -409,13 +420,13 @@ class StepRunner:
         if (skipped := self.try_plain(step, findings)) is not None:
             return skipped
         candidate, baseline = (one.for_workload(self.task, step.workload) for one in findings.kernels[:2])
-        result: Passed | Skipped | Outcome = self.call("verify", candidate, baseline, step)
+        result: Passed | Skipped | Outcome = self.on_step(step, partial(verify, candidate, self.plain, step))
         if isinstance(result, WrongResult) and (unfit := self._unfit_scalars(step, findings)) is not None:
             return unfit
         if not isinstance(result, Passed):
             return result
         if step.own:
-            skips: Skipped | Outcome | None = self.call("skips_right_results", candidate, step, PAIRS_SECONDS)
+            skips: Skipped | Outcome | None = self.on_step(step, partial(skips_right_results, candidate, PAIRS_SECONDS))
             if isinstance(skips, WrongResult):
                 return replace(skips, detail=f"on {step.name}: {skips.detail}")
             if not isinstance(skips, Skipped | None):
@@ -433,10 +444,10 @@ class StepRunner:
         self._cover(step, findings)
         return result
 
-    def call(self, method: str, *arguments: Any, seconds: float | None = None) -> Any:
-        """A call of the examiner, whose process ends where its device cannot be used any more. seconds: the deadline of
-        a step if left out."""
-        result = self.examiner.call(method, self.deadlines.run if seconds is None else seconds, *arguments)
+    def on_step(self, step: Step, work: Callable[..., Any], seconds: float | None = None) -> Any:
+        """See `DeviceWorker.on_step`; the process ends where its device cannot be used any more. seconds: the deadline
+        of a step if left out."""
+        result = self.examiner.call("on_step", self.deadlines.run if seconds is None else seconds, step, work)
         if isinstance(result, LaunchFailed | Skipped) and result.sticky:
             self.examiner.end()
         return result
@@ -455,16 +466,17 @@ class StepRunner:
         self.listener(f"checking {step.name}")
         plain: Any = 0.0
         if short < math.inf:
-            plain = self.call("time_baseline", baseline, step, seconds=short)
+            plain = self.on_step(step, partial(time_baseline, baseline, step), short)
             if isinstance(plain, float) and plain > short / MAX_LAUNCHES:
                 why = f"one launch of the plain kernel takes {plain:.2g} s"
                 findings.slow.append((step.workload, why))
                 return Skipped(step.name, f"{why} there", reason="time")
         if isinstance(plain, float):
-            plain = self.call("try_baseline", baseline, step)
-        if plain is None:
-            self.warm_start[types_key(step.workload)] = self.examiner.starts
-        if isinstance(plain, Skipped | None):
+            plain = self.on_step(step, partial(measure_baseline, baseline, step))
+        if isinstance(plain, tuple):
+            self.plain, self.warm_start[types_key(step.workload)] = plain, self.examiner.starts
+            return None
+        if isinstance(plain, Skipped):
             return plain
         if isinstance(plain, TimedOut) and step.derived:
             findings.slow.append((step.workload, f"the plain kernel takes longer than {plain.limit:g} s"))
@@ -515,7 +527,7 @@ class StepRunner:
             step = Step(min(own, key=self.task.bytes_of, default=step.workload), Contents(seed=step.contents.seed))
             self.path = None
             self._prepare(step, self.deadlines.prepare)
-            failure = self.call("try_baseline", baseline, step)
+            failure = self.on_step(step, partial(measure_baseline, baseline, step))
         if isinstance(failure, Crashed | TimedOut):
             raise TaskError(
                 f"The {self.limits.backend} baseline of {self.task.name} fails on the workload {step.workload.name}: "
@@ -531,7 +543,7 @@ class StepRunner:
         for one in (coverage, coverage.plain) if isinstance(coverage, Coverage) else ():
             if one is None or not findings.counting or not one.wanted(key):
                 continue
-            result = self.call("cover", one.twin(key), step)
+            result = self.on_step(step, partial(launch_marked, one.twin(key)))
             if isinstance(result, frozenset):
                 with findings.lock:
                     one.add(key, result)
@@ -550,7 +562,7 @@ class StepRunner:
         why nothing is known."""
         arrays = self._arrays(edge)
         self.listener(f"checking accesses outside of arrays on {step.name}")
-        result: bool | Skipped | Outcome = self.call("try_edges", candidate, step, arrays, edge)
+        result: bool | Skipped | Outcome = self.on_step(step, partial(launch_at_edges, candidate, arrays, edge))
         if result is True:
             return None
         if result is False:
@@ -578,7 +590,7 @@ class StepRunner:
 
     def _fails_at(self, candidate: Candidate, step: Step, arrays: Collection[str], edge: Edge) -> bool:
         self._prepare(step, self.deadlines.prepare)
-        return not isinstance(self.call("try_edges", candidate, step, arrays, edge), bool | Skipped)
+        return not isinstance(self.on_step(step, partial(launch_at_edges, candidate, arrays, edge)), bool | Skipped)
 
 
 Prepare = Callable[[Mapping[int, Step]], Preparation]
@@ -885,7 +897,7 @@ class _Judgement:
     def _unusable(self) -> list[UnusableScalar]:
         """See `unusable_scalars`. Where the reference is too slow to tell, the steps will."""
         task, limits, options = self._task, self._limits, self._options
-        own = [workload for workload in task.workloads if limits.kind in workload.devices]
+        own = task.workloads_for(limits.kind)
         if not own or task.original_is_reference:
             return []
         deadline, small = options.deadlines.prepare, small_workload(task, own)
@@ -1044,23 +1056,23 @@ class _Judgement:
 
     def _timed(self, candidate: Candidate, workload: Workload) -> Outcome:
         """The candidate timed on a workload, against the device's roofs."""
-        task, first, listener = self._task, self._first, self._options.listener
-        first.device.take()
+        task, examiner, deadlines = self._task, self._first.examiner, self._options.deadlines
+        listener = self._options.listener
+        self._first.device.take()
         listener(f"preparing {workload.name}")
-        prepared = first.call("prepare", [workload.name], seconds=self._options.deadlines.prepare)
+        prepared = examiner.call("prepare", deadlines.prepare, [workload.name])
         require_prepared(task, workload.name, prepared)
         if self._roofline is None:
             # No roofs where the probes do not run on the device.
-            deadline = self._options.deadlines.roofs
-            probes = self._queue.submit(self._compilers[0].call, "probes", deadline).result()
-            roofs = first.call("calibrate", probes, seconds=deadline) if isinstance(probes, dict) else None
+            probes = self._queue.submit(self._compilers[0].call, "probes", deadlines.roofs).result()
+            roofs = examiner.call("calibrate", deadlines.roofs, probes) if isinstance(probes, dict) else None
             self._roofline = roofs if isinstance(roofs, Roofline) else Roofline()
         floor = self._roofline.floor_seconds(*task.work_of(workload)) or 0.0
         listener(f"checking timed launches on {workload.name}")
-        answer = first.call("visit", candidate, [workload.name], replace(QUICK, floor=floor))
+        answer = examiner.call("visit", deadlines.run, candidate, [workload.name], replace(QUICK, floor=floor))
         outcome: Outcome = answer[workload.name] if isinstance(answer, dict) else answer
         if isinstance(outcome, LaunchFailed) and outcome.sticky:
-            first.examiner.end()
+            examiner.end()
         return outcome
 
     def _launched_far(self, candidate: Candidate, baseline: Candidate, far: FarStep) -> Passed | Skipped | Outcome:
@@ -1068,8 +1080,9 @@ class _Judgement:
         first, name = self._first, far.workload.name
         first.device.take()
         self._options.listener(f"checking {name}")
-        made = first.call("prepare_step", far.period, seconds=self._options.deadlines.prepare)
-        result = first.call("launch_far", candidate, baseline, far) if made is None else made
+        made = first.examiner.call("prepare_step", self._options.deadlines.prepare, far.period)
+        launch = partial(launch_far, candidate, baseline, far)
+        result = first.on_step(far.period, launch) if made is None else made
         return Skipped(name, describe(result), reason="time") if isinstance(result, TimedOut | Crashed) else result
 
     def _excluded(self, made_up: Mapping[str, Step], results: Sequence[Passed | Skipped], findings: Findings) -> int:

@@ -122,11 +122,6 @@ def _call_reference(task: Task, workloads: Sequence[Workload], seed: int, deadli
     return workloads[0]
 
 
-def meant_for(task: Task, limits: DeviceLimits) -> tuple[Workload, ...]:
-    """The workloads for a device, tuned and held-out ones."""
-    return tuple(one for one in task.workloads if limits.kind in one.devices)
-
-
 def check_task(
     task: Task, limits: DeviceLimits, index: int = 0, *, reference_deadline: float = DEADLINES.prepare
 ) -> tuple[list[str], list[str]]:
@@ -134,7 +129,7 @@ def check_task(
     mistake. limits: of the task's device, which need not be here for CUDA; index: of a present OpenCL device, whose
     driver compiles."""
     preload(limits.backend)
-    workloads = meant_for(task, limits) or task.workloads
+    workloads = task.workloads_for(limits.kind) or task.workloads
     right, unchecked = list[str](), list[str]()
     for kernel, why in require_signatures(task, limits.backend).items():
         (unchecked if why else right).append(f"{kernel}: {why or 'its signature is that of the arguments'}")

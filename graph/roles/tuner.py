@@ -131,8 +131,7 @@ class _Round:
         that a role gave, with the reason."""
         log = self.context.log
         given = log.seeds(self.stage, template.id)
-        reasons = [(config, space.reject(config)) for config in given if space.index(config) is None]
-        refused = tuple({"config": config, "why": reason.detail} for config, reason in reasons if reason is not None)
+        refused = tuple({"config": one, "why": why.detail} for one in given if (why := space.reject(one)) is not None)
         if refused:
             event = events.SeedsRefused(template=template.id, refused=refused)
             self.context.once(events.SeedsRefused, self.stage, lambda: event, template=template.id)

@@ -14,7 +14,8 @@ import itertools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +31,11 @@ from tunesmith.kernels.spec.template import BACKENDS
 
 MAX_LOG = 20_000
 """Characters of a compiler's log that are kept."""
-Side = Literal["start", "end"]
-"""At which edge of its memory an array lies."""
+MAX_KEPT = 256
+"""Kernels that a process keeps loaded on a device, at most."""
+Loaded = TypeVar("Loaded")
+Edge = Literal["end", "start", "read-only"]
+"""Where an array lies: memory ends or begins where it does, or ends there and cannot be written."""
 BEYOND_EDGE = 64 << 20
 """Bytes of addresses beyond either edge that hold nothing, and take no memory: kernels miss by whole rows and tiles."""
 
@@ -127,9 +131,9 @@ class Device(Protocol):
     def view(self, buffer: Any, offset: int, nbytes: int) -> Any:
         """A part of a buffer as a buffer (no copy); `offset` is a multiple of `base_alignment`."""
 
-    def copy_at_edge(self, buffer: Any, side: Side, *, writable: bool) -> Any:
+    def copy_at_edge(self, buffer: Any, edge: Edge) -> Any:
         """A copy of a buffer where memory begins or, as near as the alignment of arrays allows, ends: a launch that
-        touches memory beyond, or writes a copy that is not `writable`, fails or dies. None without such memory."""
+        touches memory beyond, or writes what is read-only, fails or dies. None without such memory."""
 
     def array(self, buffer: Any, dtype: str) -> Any:
         """The buffer as a flat array of the type `DataType.array`: a CuPy array on the device, or a NumPy copy."""
@@ -181,6 +185,21 @@ class Device(Protocol):
     def trim(self) -> None:
         """Hands memory that is kept for later allocations back to the device, for other processes."""
         return
+
+
+_KEPT: WeakKeyDictionary[Device, dict[str, Any]] = WeakKeyDictionary()
+
+
+def kept(device: Device, key: str, load: Callable[[], Loaded]) -> Loaded:
+    """What `load` gives, such as a kernel on `device`; the same for the same key, as long as few enough are kept: a
+    verdict launches two kernels in hundreds of steps."""
+    held = _KEPT.setdefault(device, {})
+    if key not in held:
+        if len(held) >= MAX_KEPT:
+            held.clear()
+        held[key] = load()
+    found: Loaded = held[key]
+    return found
 
 
 def open_compiler(limits: DeviceLimits, index: int = 0) -> Compiler:

@@ -25,9 +25,9 @@ from tunesmith.kernels.backends import (
     BoundLaunch,
     Device,
     DeviceError,
+    Edge,
     HostCall,
     OutOfDeviceMemory,
-    Side,
 )
 from tunesmith.kernels.backends.nvrtc import assemble
 from tunesmith.kernels.build.artifact import Artifact, CompiledCall
@@ -360,18 +360,18 @@ class CudaDevice(Device):
         _require_room(buffer, offset, nbytes)
         return buffer[offset : offset + nbytes]
 
-    def copy_at_edge(self, buffer: Any, side: Side, *, writable: bool) -> Any:
+    def copy_at_edge(self, buffer: Any, edge: Edge) -> Any:
         """In memory of the virtual memory API, between reserved addresses behind which there is nothing."""
         mapping = _Mapping(buffer.nbytes, self.cupy.cuda.Device().id)
         whole, spare = self._mapped(mapping), mapping.size - buffer.nbytes
-        start = 0 if side == "start" else spare // self.base_alignment * self.base_alignment
+        start = 0 if edge == "start" else spare // self.base_alignment * self.base_alignment
         array = whole[start : start + buffer.nbytes]
         with self.guarded():
             # A NaN of every float type, where alignment leaves something over.
             whole[...] = 0xFF
             array[...] = buffer
             self.stream.synchronize()
-        if not writable:
+        if edge == "read-only":
             mapping.allow(writable=False)
         return array
 

@@ -167,23 +167,25 @@ class NvrtcCompiler:
 
     def profile(self, source: Specialised) -> Profile:
         """The PTX instructions of `source`, and the lines most of them come from; empty if it does not compile."""
-        if refuse(source) is not None:
+        assembly = self._assembly_with_lines(source)
+        if not isinstance(assembly, str):
             return Profile()
-        with _program(source.source, source.entry, [*self._options_of(source), LINES]) as (program, failure, _):
-            assembly = "" if failure else _assembly(program)
         return Profile(instruction_mix(assembly), hot_lines(assembly, _file_of(source)))
 
     def mark(self, source: Specialised) -> MarkedArtifact | CompileFailed | str:
         """From the PTX of `source`, which is the same but for the lines it tells."""
-        if (refused := refuse(source)) is not None:
-            return refused.detail
-        target = _target(self.arch, source.source)
-        with _program(source.source, source.entry, [*self._options_of(source), LINES]) as (program, failure, log):
-            if failure:
-                return CompileFailed(first_error(log or failure), log[:MAX_LOG])
-            assembly = _assembly(program)
+        assembly = self._assembly_with_lines(source)
+        if not isinstance(assembly, str):
+            return assembly.detail if isinstance(assembly, Rejected) else assembly
         artifact = Artifact("cuda", self.arch, source.entry, b"", source.digest)
+        target = _target(self.arch, source.source)
         return marked(artifact, assembly, _file_of(source), target, source.max_registers)
+
+    def _assembly_with_lines(self, source: Specialised) -> str | CompileFailed | Rejected:
+        if (refused := refuse(source)) is not None:
+            return refused
+        with _program(source.source, source.entry, [*self._options_of(source), LINES]) as (program, failure, log):
+            return CompileFailed(first_error(log or failure), log[:MAX_LOG]) if failure else _assembly(program)
 
     def _options_of(self, source: Specialised) -> list[str]:
         architecture = f"--gpu-architecture={_target(self.arch, source.source)}"

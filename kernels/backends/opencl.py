@@ -40,9 +40,9 @@ from tunesmith.kernels.backends import (
     BoundLaunch,
     Device,
     DeviceError,
+    Edge,
     HostCall,
     OutOfDeviceMemory,
-    Side,
 )
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.guard import ASM_WORDS, CLOCK_WORDS, OUTPUT_WORDS, refuse
@@ -240,9 +240,9 @@ def _silent_compiler() -> Iterator[None]:
         os.close(nowhere)
 
 
-def pages_of(data: NDArray[np.uint8], side: Side, alignment: int, *, writable: bool) -> NDArray[np.uint8]:
+def pages_of(data: NDArray[np.uint8], edge: Edge, alignment: int) -> NDArray[np.uint8]:
     """A copy of `data` in pages of its own among `BEYOND_EDGE` bytes that cannot be touched: at their start, or as near
-    to their end as `alignment` allows, and `writable` or not. A NaN of every float type fills the rest."""
+    to their end as `alignment` allows. A NaN of every float type fills the rest."""
     size = -(-data.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
     # Only pages that are touched take memory.
     whole = np.frombuffer(mmap.mmap(-1, size + 2 * BEYOND_EDGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)
@@ -250,10 +250,10 @@ def pages_of(data: NDArray[np.uint8], side: Side, alignment: int, *, writable: b
     _protect(before, NO_ACCESS)
     _protect(behind, NO_ACCESS)
     pages[:] = 0xFF
-    start = 0 if side == "start" else (size - data.nbytes) // alignment * alignment
+    start = 0 if edge == "start" else (size - data.nbytes) // alignment * alignment
     inside = pages[start : start + data.nbytes]
     inside[:] = data
-    if not writable:
+    if edge == "read-only":
         _protect(pages, mmap.PROT_READ)
     return inside
 
@@ -262,13 +262,6 @@ def _protect(pages: NDArray[np.uint8], access: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mprotect(ctypes.c_void_p(pages.ctypes.data), ctypes.c_size_t(pages.nbytes), access) != 0:
         raise DeviceError(f"memory cannot be protected: {os.strerror(ctypes.get_errno())}")
-
-
-def _clocked(call: HostCall) -> float:
-    """Seconds of a call, which does its work on the host before it returns."""
-    begun = time.perf_counter()
-    call()
-    return time.perf_counter() - begun
 
 
 class OpenclDevice(Device):
@@ -332,11 +325,11 @@ class OpenclDevice(Device):
         with self.guarded():
             return buffer.get_sub_region(offset, nbytes)
 
-    def copy_at_edge(self, buffer: Any, side: Side, *, writable: bool) -> Any:
+    def copy_at_edge(self, buffer: Any, edge: Edge) -> Any:
         """On CPUs a kernel works in this process's memory, whose pages can be protected."""
         if self.limits.kind != "cpu":
             return None
-        pages, flags = pages_of(self.read(buffer), side, self.base_alignment, writable=writable), self._cl.mem_flags
+        pages, flags = pages_of(self.read(buffer), edge, self.base_alignment), self._cl.mem_flags
         with self.guarded():
             # It keeps the pages for as long as it is used itself.
             return self._cl.Buffer(self._context, flags.READ_WRITE | flags.USE_HOST_PTR, hostbuf=pages)
@@ -376,22 +369,22 @@ class OpenclDevice(Device):
                 self.queue, (64 * groups,), (64,), next(LEFT_BEHIND), np.uint32(count), self._cl.LocalMemory(16 * count)
             )
 
-    def run(self, launches: Sequence[BoundLaunch | HostCall]) -> list[float]:
-        """Runs launches to their end and returns the seconds of each."""
-        with self.guarded():
-            calls = [launch for launch in launches if not isinstance(launch, BoundLaunch)]
-            kernels = [launch for launch in launches if isinstance(launch, BoundLaunch)]
-            assert not (calls and kernels), "calls are timed by the host's clock, and kernels by the device's"
-            if calls:
-                self.queue.finish()
-                return [_clocked(call) for call in calls]
-            events = [self.enqueue(launch) for launch in kernels]
-            self.queue.finish()
-            return [(event.profile.end - event.profile.start) * 1e-9 for event in events]
-
     def once(self, launch: BoundLaunch | HostCall) -> float:
-        (seconds,) = self.run([launch])
-        return seconds
+        return self._run([launch])
+
+    def _run(self, launches: Sequence[BoundLaunch | HostCall]) -> float:
+        """Runs launches to their end and returns their seconds: of kernels, which are in an in-order queue, the sum of
+        their own, from profiling events; of calls, which do their work on the host, by its clock."""
+        calls = [launch for launch in launches if not isinstance(launch, BoundLaunch)]
+        assert len(calls) in (0, len(launches)), "calls are timed by the host's clock, and kernels by the device's"
+        with self.guarded():
+            events = [self.enqueue(launch) for launch in launches if isinstance(launch, BoundLaunch)]
+            self.queue.finish()
+            begun = time.perf_counter()
+            for call in calls:
+                call()
+            called = time.perf_counter() - begun if calls else 0.0
+            return called + sum(float(event.profile.end - event.profile.start) for event in events) * 1e-9
 
     def synchronize(self) -> None:
         with self.guarded():
@@ -401,8 +394,7 @@ class OpenclDevice(Device):
         return tuple(launches)
 
     def times(self, sequences: Sequence[Sequence[BoundLaunch | HostCall]]) -> list[float]:
-        """Launches are in an in-order queue; the time is the sum of the kernels' own, from profiling events."""
-        return [sum(self.run(sequence)) for sequence in sequences]
+        return [self._run(sequence) for sequence in sequences]
 
     def free_bytes(self) -> int:
         return int(self._device.global_mem_size) // 4

@@ -20,6 +20,8 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from tunesmith.hw.errors import TunesmithError, named_path
 from tunesmith.kernels.build.source import CodeKey, Specialised, code_key
 from tunesmith.kernels.outcome import CompileFailed, Rejected, Resources
@@ -69,6 +71,7 @@ class Artifact:
         return shape if self.call is None else replace(shape, block=(self.call.threads, 1, 1))
 
 
+_ARTIFACT = TypeAdapter(Artifact)
 TypesKey = tuple[tuple[str, str], ...]
 
 
@@ -222,15 +225,8 @@ class ArtifactCache:
         line, _, code = body.partition(b"\n")
         try:
             fields = json.loads(line)
-            if not code:
-                return CompileFailed(**fields)
-            fields |= {name: tuple(fields[name]) for name in ("globals", "unfollowed")}
-            fields["resources"] = Resources(**fields["resources"])
-            if call := fields["call"]:
-                arguments = tuple((place, kind) for place, kind in call["arguments"])
-                fields["call"] = CompiledCall(**{**call, "arguments": arguments})
-            return Artifact(**fields, code=code)
-        except (ValueError, KeyError, TypeError):
+            return _ARTIFACT.validate_python({**fields, "code": code}) if code else CompileFailed(**fields)
+        except (ValueError, TypeError):
             # A whole entry, but of another program: its checksum is right and its contents are not ours.
             with suppress(OSError):
                 self.path(key).unlink(missing_ok=True)

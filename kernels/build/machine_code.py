@@ -14,10 +14,11 @@ from __future__ import annotations
 import re
 import struct
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import PurePosixPath
+from typing import TypeVar
 
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.outcome import Rejected
@@ -44,6 +45,7 @@ _FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"((?:[^"\\]|\\.)*)"', re.MULTILINE)
 _LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+\d+(?:[^\n]*?\binlined_at\s+(\d+)\s+(\d+)\s+\d+)?[^\n]*")
 _LABEL = re.compile(r"\s*([A-Za-z_$%][\w$]*)\s*:(?!:)")
 _BRANCH = re.compile(r"\bbra(?:\.uni)?\s+([A-Za-z_$%][\w$]*)\s*;")
+Node = TypeVar("Node")
 ASSUMED_TRIP_COUNT = 10
 """Iterations of a loop where lines are ranked: the real number is not known here."""
 MAX_HOT_LINES = 4
@@ -151,8 +153,7 @@ _TOKEN = re.compile(
 _BODY = re.compile(r"\.(?:entry|func)\b\s*(?:\([^)]*\)\s*)?([A-Za-z_$%][\w$]*)?")
 _WORD = re.compile(r"[A-Za-z_$%][\w$]*")
 _TABLE = re.compile(r"\.(?:global|const)\b[^;={}]*?([A-Za-z_$%][\w$]*)\s*(?:\[\d*\]\s*)*=\s*([^;]*);")
-_GUARDED = re.compile(r"@!?%?[\w$]+\s+")
-_ENDS = re.compile(r"(?:bra|brx|ret|exit|trap)\b")
+_LEAVES = re.compile(r"(?P<guard>@!?%?[\w$]+\s+)?(?P<word>bra|brx|ret|exit|trap)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,12 +199,17 @@ def _reached(text: str, bodies: Sequence[tuple[str, int, int]], entry: str) -> s
         outside = outside[:start] + outside[end:]
     named = {table: set(_WORD.findall(value)) for table, value in _TABLE.findall(outside)}
     named |= {function: set(_WORD.findall(text[start:end])) for function, start, end in bodies}
-    waiting, reached = [entry], set[str]()
+    return _closure(lambda name: named.get(name, ()), [entry])
+
+
+def _closure(following: Callable[[Node], Iterable[Node]], starts: Iterable[Node]) -> set[Node]:
+    """All that can be reached from `starts`, these included."""
+    found, waiting = set[Node](), list(starts)
     while waiting:
-        if (name := waiting.pop()) not in reached:
-            reached.add(name)
-            waiting += named.get(name, ())
-    return reached
+        if (node := waiting.pop()) not in found:
+            found.add(node)
+            waiting += following(node)
+    return found
 
 
 def _bodies(text: str) -> Iterator[tuple[str, int, int]]:
@@ -255,10 +261,9 @@ def _marked(body: str, files: set[int], blocks: list[set[int]]) -> Iterator[str]
             elif reachable and not placed:
                 blocks[-1].update({line} - {0})
             placed = True
-            guarded = _GUARDED.match(text)
-            if _ENDS.match(text, guarded.end() if guarded else 0):
+            if leaves := _LEAVES.match(text):
                 # Behind what always leaves, only a label can be reached.
-                begins, reachable = True, guarded is not None
+                begins, reachable = True, leaves["guard"] is not None
         yield text
 
 
@@ -288,12 +293,12 @@ def outlasting_store(ptx: str, entry: str) -> bool:
         # A call does all that its function does.
         called = {name for word in _WORD.findall(one) if word in body_of for name in _reached(text, bodies, word)}
         statements[number] += "".join(body_of.get(name, "") for name in called)
-    forward = _without_loops(following)
+    forward = _without_loops(following).__getitem__
     for number, one in enumerate(statements):
         if _STORE.search(one) is None or _WAIT in one:
             continue
-        behind = _reached_from(forward, [number])
-        committed = _reached_from(forward, [at for at in behind if _COMMIT in statements[at]])
+        behind = _closure(forward, [number])
+        committed = _closure(forward, [at for at in behind if _COMMIT in statements[at]])
         if len(statements) - 1 in behind and not any(_WAIT in statements[at] for at in committed):
             return True
     return False
@@ -319,12 +324,11 @@ def _flow(body: str) -> tuple[list[str], list[list[int]]]:
                 places.append(tuple(scopes))
     following, end = [], len(statements)
     for number, (text, place) in enumerate(zip(statements, places, strict=True)):
-        guarded = _GUARDED.match(text)
-        ends = _ENDS.match(text, guarded.end() if guarded else 0)
-        words = [name for word in _WORD.findall(text) for name in tables.get(word, [word])] if ends else []
+        leaves = _LEAVES.match(text)
+        words = [name for word in _WORD.findall(text) for name in tables.get(word, [word])] if leaves else []
         found = [next((labels[one, word] for one in reversed(place) if (one, word) in labels), None) for word in words]
-        after = [number + 1] if ends is None or guarded else []
-        after += [end] if ends and ends.group() in ("ret", "exit") else []
+        after = [number + 1] if leaves is None or leaves["guard"] else []
+        after += [end] if leaves and leaves["word"] in ("ret", "exit") else []
         following.append(after + [at for at in found if at is not None])
     return [*statements, ""], [*following, []]
 
@@ -344,15 +348,6 @@ def _without_loops(following: Sequence[Sequence[int]]) -> list[list[int]]:
                 on_way.add(after)
                 way.append((after, iter(following[after])))
     return forward
-
-
-def _reached_from(following: Sequence[Sequence[int]], starts: Sequence[int]) -> set[int]:
-    found, waiting = set(starts), list(starts)
-    while waiting:
-        after = [one for one in following[waiting.pop()] if one not in found]
-        found.update(after)
-        waiting += after
-    return found
 
 
 _UNFOLLOWED = {

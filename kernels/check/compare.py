@@ -12,13 +12,12 @@ import math
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.backends import BoundLaunch, Device, DeviceError, open_compiler
+from tunesmith.kernels.backends import BoundLaunch, Device, DeviceError, kept, open_compiler
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.launch.buffers import RED_ZONE, Slot, WorkloadData
@@ -125,40 +124,37 @@ class FusedCheck:
     def __init__(self, device: Device) -> None:
         self._device = device
         self._blocks = BLOCKS[device.limits.kind]
-        self._compiler = open_compiler(device.limits, getattr(device, "index", 0))
+        self._compiler = open_compiler(device.limits, device.index)
         self._kernels = {UNCHANGED: self._compile(UNCHANGED, _UNCHANGED)}
         self._figures = device.allocate(8)
         self._parts = 0
 
     def differ(self, first: object, second: object, ranges: Sequence[tuple[int, int]]) -> bool:
         """Whether two buffers differ in a byte of `ranges`, each from its first byte to its end."""
-        self._require_parts(len(ranges))
-        for part, (begin, end) in enumerate(ranges):
-            self._run(UNCHANGED, part, first, second, np.int64(begin), np.int64(end))
-        return bool(self._found(len(ranges))[..., 2].any())
+        found = self._run([(UNCHANGED, first, second, np.int64(begin), np.int64(end)) for begin, end in ranges])
+        return bool(found[..., 2].any())
 
     def deviations(self, data: WorkloadData, index: int, allowed: Mapping[str, float]) -> dict[str, Deviation]:
         """The deviations, as of `measure_set`, of those outputs of set `index` in which no element is wrong."""
-        outputs = data.outputs
-        self._require_parts(len(outputs))
-        for part, place in enumerate(outputs):
-            self._compare(data, index, place, part, allowed.get(place.argument.name, 1.0))
-        right = {}
-        for place, figures in zip(outputs, self._found(len(outputs)), strict=True):
+        outputs, right = data.outputs, {}
+        found = self._run([self._compare(data, index, one, allowed.get(one.argument.name, 1.0)) for one in outputs])
+        for place, figures in zip(outputs, found, strict=True):
             if not figures[:, 2].any():
                 rms = math.sqrt(float(figures[:, 1].sum()) / math.prod(place.shape))
                 right[place.argument.name] = Deviation(float(figures[:, 0].max()), rms)
         return right
 
-    def _require_parts(self, parts: int) -> None:
-        if parts > self._parts:
-            self._parts, self._figures = parts, self._device.allocate(8 * parts * self._blocks * FIGURES)
+    def _run(self, parts: Sequence[tuple[Any, ...]]) -> NDArray[np.float64]:
+        """The figures of each part's blocks. parts: kernels by name with their arguments, without the figures'."""
+        if len(parts) > self._parts:
+            self._parts, self._figures = len(parts), self._device.allocate(8 * len(parts) * self._blocks * FIGURES)
+        for part, (name, first, second, *rest) in enumerate(parts):
+            arguments = (first, second, self._figures, np.int64(part * self._blocks * FIGURES), *rest)
+            shape = Geometry((self._blocks, 1, 1), (BLOCK, 1, 1))
+            self._device.launch(BoundLaunch(self._kernels[name], shape, arguments))
+        return self._device.read(self._figures).view(np.float64).reshape(-1, self._blocks, FIGURES)[: len(parts)]
 
-    def _found(self, parts: int) -> NDArray[np.float64]:
-        """The figures of each part's blocks."""
-        return self._device.read(self._figures).view(np.float64).reshape(-1, self._blocks, FIGURES)[:parts]
-
-    def _compare(self, data: WorkloadData, index: int, place: Slot, part: int, allowed: float) -> None:
+    def _compare(self, data: WorkloadData, index: int, place: Slot, allowed: float) -> tuple[Any, ...]:
         if place.dtype not in self._kernels:
             self._kernels[place.dtype] = self._compile("compare", _compare_source(self._device.backend, place.dtype))
         tolerance = data.task.tolerance_of(place.dtype, place.argument.name)
@@ -169,13 +165,7 @@ class FusedCheck:
         count = np.int64(math.prod(place.shape))
         got, expected = data.view(place, index), data.expected_buffer(index, place.argument.name)
         before, written = data.view(place, index, pristine=True), np.int64(_must_be_written(data, place))
-        self._run(place.dtype, part, got, expected, before, written, count, *figures)
-
-    def _run(self, kernel: str, part: int, first: object, second: object, *rest: object) -> None:
-        arguments = (first, second, self._figures, np.int64(part * self._blocks * FIGURES), *rest)
-        self._device.launch(
-            BoundLaunch(self._kernels[kernel], Geometry((self._blocks, 1, 1), (BLOCK, 1, 1)), arguments)
-        )
+        return place.dtype, got, expected, before, written, count, *figures
 
     def _compile(self, entry: str, text: str) -> object:
         backend = BACKENDS[self._device.limits.backend].harness
@@ -201,19 +191,20 @@ def _compare_source(backend: str, dtype: str) -> str:
 
 COMPILED: dict[str, Artifact] = {}
 """Compiled kernels, of this process or of another for the same device, by device and the digest of their source."""
-_CHECKS: WeakKeyDictionary[Device, FusedCheck | None] = WeakKeyDictionary()
 
 
 def fused_check(device: Device) -> FusedCheck | None:
     """The device's check, made at the first call; None where its kernels cannot be compiled or loaded."""
-    if device not in _CHECKS:
+
+    def make() -> FusedCheck | None:
         try:
-            _CHECKS[device] = FusedCheck(device)
+            return FusedCheck(device)
         except (TunesmithError, DeviceError) as error:
             if isinstance(error, DeviceError) and error.sticky:
                 raise
-            _CHECKS[device] = None
-    return _CHECKS[device]
+            return None
+
+    return kept(device, "check", make)
 
 
 REASONS = {

@@ -9,13 +9,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
+from tunesmith.kernels.backends import BoundLaunch, kept
 from tunesmith.kernels.build.artifact import Candidate
 from tunesmith.kernels.build.machine_code import MarkedArtifact
 from tunesmith.kernels.build.source import CodeKey, code_key, kit_lines, types_of
 from tunesmith.kernels.launch.buffers import WorkloadData
+from tunesmith.kernels.spec.task import geometry
 
 MAX_LINES_SHOWN = 12
 """Lines that a sentence names."""
@@ -114,17 +117,13 @@ class Coverage:
         return {line: "".join(source[line - 1].split()) if line <= len(source) else "" for line in lines}, seen
 
 
-def launch_marked(twin: Candidate, data: WorkloadData, loaded: dict[str, tuple[object, object]]) -> frozenset[int]:
+def launch_marked(twin: Candidate, data: WorkloadData) -> frozenset[int]:
     """The numbers of the blocks that one launch of a marked twin on set 0, or an earlier one of the same machine code,
-    entered. loaded: kernels of this device and their marks, by code digest; gets this one. Raises `DeviceError`."""
+    entered. Raises `DeviceError`."""
     artifact = twin.artifacts[code_key(data.task, twin.template, data.workload)]
-    if artifact.code_digest not in loaded:
-        loaded[artifact.code_digest] = data.device.load_marked(artifact)
-    kernel, marks = loaded[artifact.code_digest]
-    launches = data.bind(twin, {artifact.code_digest: kernel})
-    if not isinstance(launches, list):
-        return frozenset()
+    device, shape = data.device, geometry(twin.template, twin.config, data.workload)
+    kernel, marks = kept(device, artifact.code_digest, partial(device.load_marked, artifact))
     data.restore_set(0, 0)
-    data.device.launch(launches[0])
-    data.device.synchronize()
-    return frozenset(int(number) for number in np.flatnonzero(data.device.read(marks).view(np.uint32)))
+    device.launch(BoundLaunch(kernel, shape, data.arguments(0)))
+    device.synchronize()
+    return frozenset(int(number) for number in np.flatnonzero(device.read(marks).view(np.uint32)))

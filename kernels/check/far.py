@@ -22,10 +22,11 @@ from tunesmith.kernels.backends import BoundLaunch, DeviceError, OutOfDeviceMemo
 from tunesmith.kernels.build.artifact import Candidate
 from tunesmith.kernels.build.source import code_key
 from tunesmith.kernels.check.compare import CHUNK, Deviation, deviation
-from tunesmith.kernels.check.plan import Shapes, Step, allows, array_bytes, resized, workloads_on
+from tunesmith.kernels.check.plan import Shapes, Step, allows, array_bytes, resized
 from tunesmith.kernels.check.verify import Passed, Skipped, allowed_errors, growth, infeasible_on, time_baseline
-from tunesmith.kernels.launch.buffers import Slot, WorkloadData, loaded_kernel, scalars_of
+from tunesmith.kernels.launch.buffers import Slot, WorkloadData, loaded_kernel
 from tunesmith.kernels.launch.contents import Contents
+from tunesmith.kernels.launch.reference import passed_scalars
 from tunesmith.kernels.outcome import LaunchFailed, Outcome, WrongResult, describe, versus
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import parse
@@ -58,12 +59,12 @@ class FarStep:
 
 def far_steps(task: Task, limits: DeviceLimits, seed: int) -> list[FarStep]:
     """Steps in which the arrays that can be so long are, with arrays of at most half of the device's memory."""
-    own, rng, made = workloads_on(task, limits), np.random.default_rng([seed, SEED]), list[FarStep]()
+    own, rng, made = task.workloads_for(limits.kind), np.random.default_rng([seed, SEED]), list[FarStep]()
     reached, most = set[str](), (limits.memory_bytes or 0) / 2
     if limits.kind != "gpu" or not own or most < BYTES:
         return []
     shapes, plain = Shapes(task, limits, min(own, key=task.bytes_of), seed), task.sources(limits.backend).baseline
-    for argument in (one for one in task.arguments if one.role != "scalar"):
+    for argument in task.arrays:
         names = dict.fromkeys(name for text in argument.shape for name in parse(text).names if name in shapes.extents)
         every = itertools.product(BITS, names, range(DRAWS))
         drawn = (_drawn(shapes, argument, name, most, rng, bits) for bits, name, _ in every)
@@ -74,9 +75,7 @@ def far_steps(task: Task, limits: DeviceLimits, seed: int) -> list[FarStep]:
         if some:
             found = max(some, key=operator.itemgetter(0))[1]
             made.append(found)
-            reached |= {
-                one.name for one in task.arguments if one.role != "scalar" and _is_far(task, one, found.workload)
-            }
+            reached |= {one.name for one in task.arrays if _is_far(task, one, found.workload)}
     return made
 
 
@@ -105,7 +104,7 @@ def _drawn(
             far = resized(period, {**sizes, name: repeats * sizes[name]}, types, "far")
             fits = array_bytes(task, far) <= most and task.flops_of(far) <= MAX_FLOPS and repeats in REPEATS
             if fits and allows(task, far) and _is_far(task, argument, far) and _repeats(task, period, far, repeats):
-                scalars_of(task, far, {})
+                passed_scalars(task, far, {})
                 return FarStep(Step(period, Contents(seed=shapes.seed), derived=True), far, repeats)
     return None
 
@@ -114,9 +113,7 @@ def _repeats(task: Task, period: Workload, far: Workload, repeats: int) -> bool:
     """Whether each array is that of `period`, as it is or repeated along one axis, as all results are, or none where
     indices choose among what is repeated."""
     results, chosen = set[bool](), False
-    for argument in task.arguments:
-        if argument.role == "scalar":
-            continue
+    for argument in task.arrays:
         short, long = task.shape_of(argument, period), task.shape_of(argument, far)
         grown = [after / before for before, after in zip(short, long, strict=True) if after != before]
         if grown not in ([], [repeats]) or (grown and argument.fill.kind in ORDERED):
@@ -136,12 +133,21 @@ def _indices_of(argument: Argument, period: Workload, far: Workload) -> int:
 
 
 def launch_far(
-    candidate: Candidate, baseline: Candidate, far: FarStep, data: WorkloadData, loaded: dict[str, object]
+    candidate: Candidate, baseline: Candidate, far: FarStep, data: WorkloadData
 ) -> Passed | Skipped | Outcome:
-    """One launch of the baseline and one of the candidate. data: of the period; loaded: see `loaded_kernel`."""
+    """One launch of the baseline and one of the candidate. data: of the period."""
+    try:
+        return _launched_far(candidate, baseline, far, data)
+    finally:
+        data.device.trim()
+
+
+def _launched_far(
+    candidate: Candidate, baseline: Candidate, far: FarStep, data: WorkloadData
+) -> Passed | Skipped | Outcome:
     task, name, standard = data.task, far.workload.name, dict[str, Deviation]()
     # Of several, as the first one loads the kernel, and others may use the device.
-    seconds = far.repeats * min(time_baseline(baseline, far.period, data, loaded) for _ in range(TIMED))
+    seconds = far.repeats * min(time_baseline(baseline, far.period, data) for _ in range(TIMED))
     if seconds > MAX_SECONDS:
         return Skipped(name, f"a launch of the plain kernel takes {seconds:.2g} s", reason="time")
     needed = array_bytes(task, far.workload)
@@ -159,7 +165,7 @@ def launch_far(
             return Skipped(name, why, reason="plain kernel" if plain else "template")
         allowed = {} if plain else allowed_errors(task, far.period, (standard,), growth(task, far.period.workload))[0]
         try:
-            found = arrays.launch(kernel, loaded, allowed)
+            found = arrays.launch(kernel, allowed)
         except DeviceError as error:
             found = LaunchFailed(f"on {name}: {error}", sticky=error.sticky)
         if isinstance(found, dict):
@@ -183,16 +189,14 @@ class _Arrays:
             )
             for place in data.places
         }
-        self._values = {**scalars_of(data.task, far.workload, {}), **self._buffers}
+        self._values = {**passed_scalars(data.task, far.workload, {}), **self._buffers}
         data.restore_set(0, 0)
 
-    def launch(
-        self, kernel: Candidate, loaded: dict[str, object], allowed: Mapping[str, float]
-    ) -> dict[str, Deviation] | Outcome:
+    def launch(self, kernel: Candidate, allowed: Mapping[str, float]) -> dict[str, Deviation] | Outcome:
         """The deviations of the outputs after one launch, or the first error. allowed: see `measure_set`. Raises
         `DeviceError`."""
         data, workload = self._data, self._far.workload
-        found = loaded_kernel(data.device, data.task, kernel, workload, loaded)
+        found = loaded_kernel(data.device, data.task, kernel, workload)
         if not isinstance(found, tuple):
             return found
         for place in data.places:
@@ -201,7 +205,7 @@ class _Arrays:
         data.device.launch(BoundLaunch(*found, tuple(self._values[one.name] for one in data.task.arguments)))
         data.device.synchronize()
         deviations = {}
-        for place in (one for one in data.places if one.argument.role != "in"):
+        for place in data.outputs:
             measured = self._measured(place, allowed.get(place.argument.name, 1.0))
             if isinstance(measured, WrongResult):
                 return measured

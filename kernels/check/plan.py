@@ -19,7 +19,15 @@ import numpy as np
 
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.kernels.check.scalars import MAX_POWER, SCALARS, WHOLE_SCALARS, Rng, scalars_with, ways_to_make_up
+from tunesmith.kernels.check.scalars import (
+    MAX_POWER,
+    SCALARS,
+    WHOLE_SCALARS,
+    Rng,
+    multiple_of,
+    scalars_with,
+    ways_to_make_up,
+)
 from tunesmith.kernels.check.source_sizes import source_floats, source_integers
 from tunesmith.kernels.launch.contents import ALIKE, CHANGES, PLAIN, Contents, kinds_of, mate_of
 from tunesmith.kernels.spec.dtypes import DTYPES
@@ -89,7 +97,7 @@ Sizes = Mapping[str, int]
 Types = Mapping[str, str]
 Limit = tuple[float, float]
 """Bytes and operations that a workload may take."""
-REACHING_SEED, SECOND_SEED, BALANCED_SEED, NAN_SEED = 104_729, 7919, 3, 4
+REACHING_SEED, SECOND_SEED, BALANCED_SEED = 104_729, 7919, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +150,7 @@ def plan(
     tuned workload; then all workloads for the kind of device that move at most `largest_bytes`. only: the workload of
     a candidate that is meant for it alone, which is checked on nothing else. unusable: made-up values of scalars
     (`made_up_scalars`, name and level) that are left out."""
-    own = workloads_on(task, limits)
+    own = task.workloads_for(limits.kind)
     if only is not None:
         return _on_one(task, task.workload(only), seed)
     if not own:
@@ -185,7 +193,7 @@ def extents(task: Task, workloads: Sequence[Workload]) -> frozenset[str]:
     found = set()
     for workload, name in itertools.product(workloads, workloads[0].sizes):
         doubled = workload.model_copy(update={"sizes": {**workload.sizes, name: 2 * workload.sizes[name]}})
-        for argument in task.arguments:
+        for argument in task.arrays:
             before, after = (array_bytes(task, one, (argument,)) for one in (workload, doubled))
             counts = argument.role != "in" or before >= EXTENT_SHARE * array_bytes(task, workload)
             if counts and 0 < EXTENT_GROWTH * before <= after < math.inf:
@@ -225,7 +233,7 @@ def _contents(task: Task, rng: Rng, seed: int) -> Contents:
     """Drawn contents: in half of the cases one array has a kind of its own among plain ones, which show its
     effect; else all arrays have one kind, or each its own."""
     how, change = rng.random(), _any_of(CHANGES, rng)
-    arrays = {one.name: kinds_of(task, one) for one in task.arguments if one.role in ("in", "inout")}
+    arrays = {one.name: kinds_of(task, one) for one in task.inputs}
     # Products of the least numbers with large ones of other arrays overflow, or a factor of one underflows.
     kinds = [one for one in kinds_of(task) if one != "lowest" or len(arrays) == 1]
     if how >= 0.75:
@@ -283,7 +291,7 @@ def drawn_steps(shapes: Shapes, unusable: Collection[tuple[str, int]] = ()) -> l
     for name in rng.permutation(sorted(shapes.extents)).tolist()[:UNEVEN_STEPS] if len(shapes.extents) > 1 else ():
         middle = _any_of(sorted(shapes.extents - {name}), rng)
         add(next(types_in_turn), name, {middle: int(2 ** rng.uniform(*MIDDLE_BITS))})
-    arrays = [one for one in task.arguments if one.role in ("in", "inout") and "nans" in kinds_of(task, one)]
+    arrays = [one for one in task.inputs if "nans" in kinds_of(task, one)]
     for types, one in itertools.product(shapes.types, arrays):
         # Beside infinities among the others' special values the plain kernel may lose a NaN, too.
         kinds = {other.name: "sorted" for other in arrays if other.fill.special} | {one.name: "nans"}
@@ -368,7 +376,7 @@ class Shapes:
 
     def __init__(self, task: Task, limits: DeviceLimits, like: Workload, seed: int) -> None:
         self.task, self.kind, self.like, self.seed = task, limits.kind, like, seed
-        self.own = workloads_on(task, limits)
+        self.own = task.workloads_for(limits.kind)
         self.extents = extents(task, self.own)
         self._costs: dict[tuple[object, ...], tuple[float, float]] = {}
         self._held: dict[tuple[object, ...], bool] = {}
@@ -508,10 +516,7 @@ class Shapes:
         elif kind == SIZE_KINDS - 2:
             size = (1 << int(part * most.bit_length())) + int(rng.integers(-1, 2))
         else:
-            power = min(1 << kind, 1 << (most.bit_length() - 1))
-            units = int(math.exp(part * math.log(most // power + 1)))
-            # An odd multiple, but for the largest power, of which any multiple will do.
-            size = power * (units if power == MAX_POWER else units - 1 + units % 2)
+            size = multiple_of(min(1 << kind, 1 << (most.bit_length() - 1)), most, part)
         return min(max(1, size), most)
 
     def _smallest(self, types: Types) -> dict[str, int]:
@@ -600,11 +605,6 @@ def resized(like: Workload, sizes: Sizes, types: Types, origin: str) -> Workload
     return like.model_copy(update={"sizes": dict(sizes), "types": dict(types), "name": name})
 
 
-def workloads_on(task: Task, limits: DeviceLimits) -> tuple[Workload, ...]:
-    """The task's own workloads for a kind of device, the tuned ones first."""
-    return (*task.workloads_for(limits.kind, held_out=False), *task.workloads_for(limits.kind, held_out=True))
-
-
 def allows(task: Task, workload: Workload, requirement: str | None = None) -> bool:
     """Whether all that a task requires, or one such text, holds for made-up sizes; False where it has no value."""
     return _number(lambda: task.allows(workload, requirement)) is True
@@ -624,7 +624,7 @@ def array_bytes(
     task: Task, workload: Workload, arguments: Sequence[Argument] | None = None, without: float = math.inf
 ) -> float:
     """Bytes of all arrays, or of those among `arguments`; `without` where one would be empty."""
-    arrays = [one for one in arguments or task.arguments if one.role != "scalar"]
+    arrays = task.arrays if arguments is None else arguments
 
     def total() -> float:
         # A plan asks this thousands of times, and arrays have most of their extents in common.

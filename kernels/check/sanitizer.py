@@ -40,6 +40,7 @@ from tunesmith.kernels.build.guard import without_comments
 from tunesmith.kernels.build.source import code_key, specialise
 from tunesmith.kernels.check.plan import Step
 from tunesmith.kernels.launch.contents import PLAIN, Contents, draw_variants
+from tunesmith.kernels.launch.reference import passed_scalars
 from tunesmith.kernels.outcome import WrongResult, describe
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Task, Workload, geometry
@@ -263,14 +264,13 @@ def parse_counters(text: str) -> dict[str, float] | str:
 def _arguments(task: Task, step: Step, place: Callable[[int, Any], Any]) -> Iterator[Any]:
     """A launch's arguments. place: makes one of an array's bytes, and its contents, None where it is an output."""
     (inputs,) = draw_variants(np, task, step.workload, step.contents, 1)
+    scalars = passed_scalars(task, step.workload, dict(step.contents.scalars))
     for argument in task.arguments:
-        kind = DTYPES[task.dtype_of(argument, step.workload)]
         if argument.role == "scalar":
-            own = task.scalar_of(argument, step.workload)
-            yield kind.scalar(dict(step.contents.scalars).get(argument.name, own))
+            yield scalars[argument.name]
         else:
-            size = math.prod(task.shape_of(argument, step.workload)) * kind.size
-            yield place(size, inputs.get(argument.name))
+            size = DTYPES[task.dtype_of(argument, step.workload)].size
+            yield place(math.prod(task.shape_of(argument, step.workload)) * size, inputs.get(argument.name))
 
 
 def launch_on_cuda(task: Task, index: int, candidate: Candidate, step: Step) -> None:

@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from tunesmith.kernels.launch.buffers import scalars_of
 from tunesmith.kernels.launch.contents import Contents, draw_variants
-from tunesmith.kernels.launch.reference import as_expected, prepare_contents, reference_results, values_of
+from tunesmith.kernels.launch.reference import as_expected, prepare_contents, reference_results, scalars_of, values_of
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import parse
 from tunesmith.kernels.spec.task import Argument, Task, TaskError, Workload
@@ -42,11 +41,17 @@ SCALARS: tuple[Callable[[float, Rng], float], ...] = (
 """Values of a scalar of a float type beside the task's own, where the task lists no `values`."""
 
 
+def multiple_of(power: int, most: float, part: float) -> int:
+    """An odd multiple of a power of two up to `most`, but for the largest power, of which any multiple will do. part:
+    its share of the logarithm of the range."""
+    units = int(math.exp(part * math.log(most // power + 1)))
+    return power * (units if power == MAX_POWER else units - 1 + units % 2)
+
+
 def _whole_number(own: float, rng: Rng) -> int:
     """Of any magnitude up to eight times `own` or `MAX_POWER`, by the largest power of two that divides it."""
-    power = 1 << int(rng.integers(MAX_POWER.bit_length()))
-    units = int(math.exp(rng.uniform(0, math.log(max(8 * abs(own), MAX_POWER) / power + 1))))
-    return int(math.copysign(power * (units - 1 + units % 2), own))
+    power, most = 1 << int(rng.integers(MAX_POWER.bit_length())), max(8 * abs(own), MAX_POWER)
+    return int(math.copysign(multiple_of(power, most, rng.random()), own))
 
 
 def _near_a_size(size: float, rng: Rng) -> int:
@@ -71,19 +76,14 @@ WHOLE_SCALARS: tuple[Callable[[float, Rng], float], ...] = (
 """The same for a whole number that does not depend on sizes, as far as its type holds it; the last without a sign."""
 
 
-def _is_float(task: Task, argument: Argument) -> bool | None:
-    """Whether an argument's types are floats; None where some are."""
-    found = {DTYPES[dtype].is_float for dtype in task.types.get(argument.dtype, (argument.dtype,))}
-    return found.pop() if len(found) == 1 else None
-
-
 def ways_to_make_up(task: Task, argument: Argument) -> tuple[Callable[[float, Rng], float], ...]:
     """How values of a scalar that the task does not list are made; none of a whole number that depends on sizes, for
     whose own value Triton compiles a kernel, or of which no reference tells whether it is one of the layout."""
-    if argument.role != "scalar" or argument.values or (floats := _is_float(task, argument)) is None:
+    floats = [DTYPES[dtype].is_float for dtype in task.dtypes_of(argument)]
+    if argument.role != "scalar" or argument.values or (any(floats) and not all(floats)):
         return ()
     fixed = parse(argument.value or "").names or "triton" in task.backends or task.original_is_reference
-    return SCALARS if floats else () if fixed else WHOLE_SCALARS
+    return SCALARS if all(floats) else () if fixed else WHOLE_SCALARS
 
 
 def scalars_with(task: Task, workload: Workload, chosen: Mapping[str, int], seed: int) -> tuple[tuple[str, float], ...]:

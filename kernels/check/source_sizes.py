@@ -16,9 +16,9 @@ from typing import NamedTuple
 import tree_sitter_cuda
 from tree_sitter import Language, Node, Parser
 
+from tunesmith.kernels.build.guard import without_comments
+
 _PARSER = Parser(Language(tree_sitter_cuda.language()))
-_LINE_SPLICE = re.compile(r"\\[ \t]*\r?\n")
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _DIRECTIVE = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _EXPRESSION_DIRECTIVE = re.compile(
     r"^[ \t]*#[ \t]*(?:define[ \t]+([\w$]+)(\([^)\n]*\))?|(?:el)?if\b)(.*)$", re.MULTILINE
@@ -60,7 +60,7 @@ def source_integers(source: str) -> tuple[int, ...]:
     """The integers from 2 on that `source` names, each once: first operands of comparisons, remainders and cases. A
     constant expression counts as its value, and a comparison of an expression of one operand and constants as the
     values of that operand at which its result changes."""
-    text = _COMMENT.sub(" ", _LINE_SPLICE.sub("", source))
+    text = without_comments(source)
     trees = [_parsed(_DIRECTIVE.sub("", text))]
     macros: dict[str, list[Node]] = {}
     for name, parameters, expression in _EXPRESSION_DIRECTIVE.findall(text):
@@ -76,7 +76,7 @@ def source_integers(source: str) -> tuple[int, ...]:
 
 def source_floats(source: str) -> tuple[float, ...]:
     """The floats but 0 and 1 that `source` writes, each once: first those behind a comparison or an assignment."""
-    found = _FLOAT.findall(_COMMENT.sub(" ", _LINE_SPLICE.sub("", source)))
+    found = _FLOAT.findall(without_comments(source))
     named = dict.fromkeys(float(number) for compared, number in sorted(found, key=lambda one: not one[0]))
     return tuple(number for number in named if number not in (0, 1) and math.isfinite(number))
 

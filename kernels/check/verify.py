@@ -10,12 +10,12 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeGuard
+from typing import Literal
 
 import numpy as np
 
 from tunesmith.hw.limits import DeviceLimits
-from tunesmith.kernels.backends import BoundLaunch, Device, DeviceError, OutOfDeviceMemory, Side
+from tunesmith.kernels.backends import BoundLaunch, Device, DeviceError, Edge, OutOfDeviceMemory
 from tunesmith.kernels.build.artifact import Candidate
 from tunesmith.kernels.build.source import code_key
 from tunesmith.kernels.check.compare import (
@@ -30,7 +30,7 @@ from tunesmith.kernels.check.plan import Step
 from tunesmith.kernels.launch.buffers import WorkloadData
 from tunesmith.kernels.launch.contents import COMPARABLE, EQUAL, HEAVY
 from tunesmith.kernels.launch.reference import Prepared
-from tunesmith.kernels.outcome import LaunchFailed, Outcome, Rejected, WrongResult
+from tunesmith.kernels.outcome import Rejected, WrongResult
 from tunesmith.kernels.space import compiler_rejection, rules
 from tunesmith.kernels.spec.expression import ExpressionError
 from tunesmith.kernels.spec.task import Task, TaskError, Workload, geometry
@@ -174,45 +174,30 @@ def prepare_step(
         return Skipped(step.name, str(error), reason="reference")
 
 
-def verify(
-    candidate: Candidate,
-    baseline: Candidate,
-    step: Step,
-    data: WorkloadData,
-    loaded: dict[str, object],
-    plain: Standard | None = None,
-) -> Passed | Skipped | Outcome:
-    """One step of the full verdict, on what `prepare_step` made. loaded: see `bind`. plain: the result of
-    `measure_baseline` where that has run. Raises `TaskError` where the task's baseline is at fault."""
-    measured = plain or measure_baseline(baseline, step, data, loaded)
-    if isinstance(measured, Skipped):
-        return measured
-    try:
-        launches = data.bind(candidate, loaded)
-        if not isinstance(launches, list):
-            return launches
-        artifact = candidate.artifacts[code_key(data.task, candidate.template, step.workload)]
-        before = data.device.constants(launches[0].kernel, artifact)
-        repeats = MANY_REPEATS if artifact.unfollowed else REPEATS
-        found = _StepLaunches(launches, data, step, measured, repeats).verdict()
-        if data.device.constants(launches[0].kernel, artifact) == before:
-            return found
-        detail = "it writes to a variable in constant memory, by which one launch could tell the next something"
-        return Rejected("device_state", "constant memory", f"on {step.name}: {detail}")
-    except DeviceError as error:
-        return LaunchFailed(str(error), sticky=error.sticky)
+def verify(candidate: Candidate, plain: Standard, step: Step, data: WorkloadData) -> Passed | WrongResult | Rejected:
+    """One step of the full verdict, on what `prepare_step` made. plain: the result of `measure_baseline`. Raises
+    `DeviceError`."""
+    launches = data.bind(candidate)
+    if not isinstance(launches, list):
+        return launches
+    artifact = candidate.artifacts[code_key(data.task, candidate.template, step.workload)]
+    before = data.device.constants(launches[0].kernel, artifact)
+    repeats = MANY_REPEATS if artifact.unfollowed else REPEATS
+    found = _StepLaunches(launches, data, step, plain, repeats).verdict()
+    if data.device.constants(launches[0].kernel, artifact) == before:
+        return found
+    detail = "it writes to a variable in constant memory, by which one launch could tell the next something"
+    return Rejected("device_state", "constant memory", f"on {step.name}: {detail}")
 
 
-def measure_baseline(
-    baseline: Candidate, step: Step, data: WorkloadData, loaded: dict[str, object]
-) -> Standard | Skipped:
+def measure_baseline(baseline: Candidate, step: Step, data: WorkloadData) -> Standard | Skipped:
     """The baseline's own deviations, where it is right or only inexact. Raises `TaskError`."""
     sticky = False
     try:
         outside = infeasible_on(baseline.template, baseline.config, step.workload, data.device.limits)
         if outside is None and not step.own and (beyond := data.beyond_type()):
             return Skipped(step.name, beyond, reason="reference")
-        found = _deviations(baseline, step, data, loaded) if outside is None else outside.detail
+        found = _deviations(baseline, step, data) if outside is None else outside.detail
         if not isinstance(found, str):
             return found
     except DeviceError as error:
@@ -223,9 +208,9 @@ def measure_baseline(
     return Skipped(step.name, f"the plain kernel is not right there: {found}", sticky)
 
 
-def _deviations(baseline: Candidate, step: Step, data: WorkloadData, loaded: dict[str, object]) -> Standard | str:
+def _deviations(baseline: Candidate, step: Step, data: WorkloadData) -> Standard | str:
     """The baseline's deviations on each variant of the contents, or why it is not right. Raises `DeviceError`."""
-    launches = data.bind(baseline, loaded)
+    launches = data.bind(baseline)
     if not isinstance(launches, list):
         return str(launches)
     allowed = {
@@ -236,11 +221,12 @@ def _deviations(baseline: Candidate, step: Step, data: WorkloadData, loaded: dic
         data.restore()
     for variant in range(len(data.variants)):
         _launch(data, launches[0], 0, variant)
-        found = measure_set(data, 0, allowed, lenient=_lenient(data.task, step))
-        wrong = (check_surroundings(data, {0}) if step.derived else None) or found
-        if isinstance(wrong, WrongResult):
+        if step.derived and (wrong := check_surroundings(data, {0})) is not None:
             return wrong.detail
-        if not _is_finite(found):
+        found = measure_set(data, 0, allowed, lenient=_lenient(data.task, step))
+        if isinstance(found, WrongResult):
+            return found.detail
+        if not all(one.largest < math.inf for one in found.values()):
             return "an infinite error"
         standard.append(found)
     return tuple(standard)
@@ -251,11 +237,11 @@ def _lenient(task: Task, step: Step) -> bool:
     return not step.own or not task.tolerance
 
 
-def time_baseline(baseline: Candidate, step: Step, data: WorkloadData, loaded: dict[str, object]) -> float:
+def time_baseline(baseline: Candidate, step: Step, data: WorkloadData) -> float:
     """Seconds of a launch, whose result nobody looks at; 0 where there is none. Raises `DeviceError`."""
     if infeasible_on(baseline.template, baseline.config, step.workload, data.device.limits) is not None:
         return 0.0
-    launches = data.bind(baseline, loaded)
+    launches = data.bind(baseline)
     if not isinstance(launches, list):
         return 0.0
     data.restore_set(0, 0)
@@ -272,10 +258,6 @@ def _launch(data: WorkloadData, launch: BoundLaunch, index: int = 0, variant: in
     data.device.pollute()
     data.device.launch(launch)
     data.device.synchronize()
-
-
-def _is_finite(found: Measured) -> TypeGuard[dict[str, Deviation]]:
-    return isinstance(found, dict) and all(one.largest < math.inf for one in found.values())
 
 
 class _StepLaunches:
@@ -439,26 +421,19 @@ def less_accurate(
     return None
 
 
-Edge = Literal["end", "start", "read-only"]
-"""Where arrays lie: memory ends or begins where each does, or ends there and cannot be written."""
-
-
-def launch_at_edges(
-    candidate: Candidate, data: WorkloadData, arrays: Collection[str], edge: Edge, loaded: dict[str, object]
-) -> bool:
+def launch_at_edges(candidate: Candidate, arrays: Collection[str], edge: Edge, data: WorkloadData) -> bool | Skipped:
     """One launch of `candidate` on set 0 with the arguments `arrays` at the edge of memory, and nothing else that can
-    be reached from them; other arrays lie as in every step. False where the device has no such memory. loaded: see
-    `WorkloadData.bind`. Raises `DeviceError` where the launch fails; on a CPU the process dies."""
-    launches = data.bind(candidate, loaded)
+    be reached from them; other arrays lie as in every step. False where the device has no such memory. Raises
+    `DeviceError` where the launch fails; on a CPU the process dies."""
+    launches = data.bind(candidate)
     if not isinstance(launches, list):
         return False
     data.restore_set(0, 0)
-    side: Side = "start" if edge == "start" else "end"
-    moved = {
-        place.argument.name: data.device.copy_at_edge(data.view(place, 0), side, writable=edge != "read-only")
-        for place in data.places
-        if place.argument.name in arrays
-    }
+    places = [place for place in data.places if place.argument.name in arrays]
+    try:
+        moved = {place.argument.name: data.device.copy_at_edge(data.view(place, 0), edge) for place in places}
+    except OutOfDeviceMemory as error:
+        return Skipped(f"{data.workload.name}, {data.contents.name}", str(error))
     if any(copied is None for copied in moved.values()):
         return False
     given = zip(data.task.arguments, launches[0].arguments, strict=True)

@@ -14,12 +14,13 @@ import secrets
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tunesmith.kernels.backends import BoundLaunch, Device, DeviceError, OutOfDeviceMemory
+from tunesmith.kernels.backends import BoundLaunch, Device, DeviceError, OutOfDeviceMemory, kept
 from tunesmith.kernels.build.artifact import Candidate, undeclared_state
 from tunesmith.kernels.build.source import code_key
 from tunesmith.kernels.launch.contents import DEFINED, Contents, draw_variants
@@ -30,9 +31,10 @@ from tunesmith.kernels.launch.reference import (
     expected_results,
     on_host,
     original_results,
+    passed_scalars,
     values_of,
 )
-from tunesmith.kernels.outcome import Outcome
+from tunesmith.kernels.outcome import Rejected
 from tunesmith.kernels.space import compiler_rejection
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Argument, Geometry, Task, Workload, geometry
@@ -144,7 +146,7 @@ class WorkloadData:
             for place in self.places
         }
         self._changed = dict(self.contents.scalars)
-        results = 8 * sum(math.prod(place.shape) for place in self.places if place.argument.role != "in")
+        results = 8 * sum(math.prod(place.shape) for place in self.outputs)
         # A second variant where there is room for it; the first needs an image, a set, and the results.
         count = VARIANTS if 4 * self.set_bytes + 2 * results <= max_bytes else 1
         room = max_bytes - count * (self.set_bytes + results)
@@ -174,7 +176,7 @@ class WorkloadData:
         self.sets = max(1, min(wanted, max_sets, roomy, room // self.set_bytes))
         self._arena = self._allocated(arranging if crossing else None)
         self._held = [0] * self.sets
-        self._scalars = scalars_of(task, workload, self._changed)
+        self._scalars = passed_scalars(task, workload, self._changed)
         self.nbytes = (self.sets + count) * self.set_bytes + count * results
         self._arguments: dict[int, tuple[Any, ...]] = {}
         self.restore()
@@ -209,8 +211,7 @@ class WorkloadData:
 
     def _arranged(self, rng: np.random.Generator) -> tuple[tuple[Slot, ...], int]:
         """The places, in the order of the arguments, and the bytes of a set, which hold whatever is drawn."""
-        arrays = [argument for argument in self.task.arguments if argument.role != "scalar"]
-        step = self._alignment
+        arrays, step = self.task.arrays, self._alignment
         places: dict[str, Slot] = {}
         cursor = 0
         for position in rng.permutation(len(arrays)):
@@ -286,17 +287,16 @@ class WorkloadData:
         kind = DTYPES[output.dtype]
         if kind.size != 2 or not kind.is_float:
             return 0.0
-        inputs = self._inputs(index)
-        floats = [one.argument.name for one in self.places if one.argument.role != "out" and DTYPES[one.dtype].is_float]
+        inputs = self._values_of_inputs(index)
+        floats = [one.argument.name for one in self.inputs if DTYPES[one.dtype].is_float]
         factors = (np.abs(on_host(inputs[name])) for name in floats)
         largest = max((float(array[np.isfinite(array)].max(initial=0.0)) for array in factors), default=0.0)
         return math.ldexp(kind.finite[0], -kind.fraction_bits - 1) * largest
 
-    def _inputs(self, index: int) -> dict[str, Any]:
+    def _values_of_inputs(self, index: int) -> dict[str, Any]:
         """The inputs that set `index` holds, in float64 and in shape, by name."""
-        read = [place for place in self.places if place.argument.role != "out"]
-        views = {one.argument.name: self.view(one, index, pristine=True) for one in read}
-        inputs = {one.argument.name: self.device.array(views[one.argument.name], one.dtype) for one in read}
+        views = [(one, self.view(one, index, pristine=True)) for one in self.inputs]
+        inputs = {one.argument.name: self.device.array(view, one.dtype) for one, view in views}
         return values_of(self.device.xp, self.task, self.workload, inputs)
 
     def _changes(self, index: int, output: str) -> Any:
@@ -309,11 +309,11 @@ class WorkloadData:
         xp, variant = self.device.xp, self.variants[self._held[index]]
         if ("changes", output) not in variant.memo:
             whole = {place.argument.name: not DTYPES[place.dtype].is_float for place in self.outputs}
-            values = self._inputs(index)
+            values = self._values_of_inputs(index)
             for attempt in range(ROUNDING_ATTEMPTS):
                 rng, moved = np.random.default_rng(attempt), dict(values)
-                for place in self.places:
-                    if place.argument.role != "out" and DTYPES[place.dtype].is_float:
+                for place in self.inputs:
+                    if DTYPES[place.dtype].is_float:
                         value = values[place.argument.name]
                         moved[place.argument.name] = value * _factors(xp, value, place, rng, ties=whole[output])
                 for name, result in self._results(moved).items():
@@ -374,9 +374,8 @@ class WorkloadData:
         """
         other = (self._held[index] + 1) % len(self.variants)
         image = self.variants[other].image
-        for place in self.places:
-            if place.argument.role != "out":
-                self.device.copy(self.view(place, index), self.device.view(image, place.offset, place.nbytes))
+        for place in self.inputs:
+            self.device.copy(self.view(place, index), self.device.view(image, place.offset, place.nbytes))
         self._held[index] = other
         return len(self.variants) > 1 and self.contents.kinds != {"zeros"}
 
@@ -405,6 +404,11 @@ class WorkloadData:
         return self.device.view(self._arena, index * self.set_bytes + offset, nbytes)
 
     @property
+    def inputs(self) -> list[Slot]:
+        """The places of the arrays that a launch reads."""
+        return [place for place in self.places if place.argument.role != "out"]
+
+    @property
     def outputs(self) -> list[Slot]:
         """The places of the arrays that a launch writes."""
         return [place for place in self.places if place.argument.role != "in"]
@@ -428,10 +432,10 @@ class WorkloadData:
             self.device.write(memo["buffer", name], np.ascontiguousarray(results).view(np.uint8))
         return memo["buffer", name]
 
-    def bind(self, candidate: Candidate, loaded: dict[str, object]) -> list[BoundLaunch] | Outcome:
-        """The launches of `candidate` on each set, or why it cannot be launched. loaded: see `loaded_kernel`. Raises
-        `DeviceError`."""
-        found = loaded_kernel(self.device, self.task, candidate, self.workload, loaded)
+    def bind(self, candidate: Candidate, *, anew: bool = False) -> list[BoundLaunch] | Rejected:
+        """The launches of `candidate` on each set, or why it cannot be launched. anew: its kernel is loaded by itself.
+        Raises `DeviceError`."""
+        found = loaded_kernel(self.device, self.task, candidate, self.workload, anew=anew)
         if not isinstance(found, tuple):
             return found
         return [BoundLaunch(*found, self.arguments(index)) for index in range(self.sets)]
@@ -457,28 +461,16 @@ def rounding_factor(dtypes: Collection[str], workload: Workload, kind: str) -> f
     return max(ROUNDING_FACTOR, lost)
 
 
-def scalars_of(task: Task, workload: Workload, changed: Mapping[str, float]) -> dict[str, np.generic]:
-    """The scalar arguments by name, as a kernel takes them. changed: values that are not the task's."""
-    return {
-        argument.name: DTYPES[task.dtype_of(argument, workload)].scalar(
-            changed.get(argument.name, task.scalar_of(argument, workload))
-        )
-        for argument in task.arguments
-        if argument.role == "scalar"
-    }
-
-
 def loaded_kernel(
-    device: Device, task: Task, candidate: Candidate, workload: Workload, loaded: dict[str, object]
-) -> tuple[object, Geometry] | Outcome:
-    """The kernel of `candidate` on `device` and its launch on `workload`, or why it cannot be launched. loaded: kernels
-    of this device by the digest of their machine code, to which this one is added. Raises `DeviceError`."""
+    device: Device, task: Task, candidate: Candidate, workload: Workload, *, anew: bool = False
+) -> tuple[object, Geometry] | Rejected:
+    """The kernel of `candidate` on `device` and its launch on `workload`, or why it cannot be launched. anew: see
+    `bind`. Raises `DeviceError`."""
     artifact = candidate.artifacts[code_key(task, candidate.template, workload)]
     shape = geometry(candidate.template, candidate.config, workload)
     rejected = undeclared_state(candidate.template, artifact)
     rejected = rejected or compiler_rejection(device.limits, artifact.as_launched(shape), artifact.resources)
     if rejected is not None:
         return rejected
-    if artifact.code_digest not in loaded:
-        loaded[artifact.code_digest] = device.load(artifact)
-    return loaded[artifact.code_digest], shape
+    load = partial(device.load, artifact)
+    return load() if anew else kept(device, artifact.code_digest, load), shape

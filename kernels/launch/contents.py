@@ -217,9 +217,7 @@ class _Floats:
     def masked(self, value: float = -np.inf) -> NDArray[Any]:
         """As declared, but for whole runs of elements."""
         lengths = self.rng.geometric(1 / MASK_LENGTH, size=2 * (self.count // MASK_LENGTH) + 16)
-        while lengths.sum() < self.count:
-            lengths = np.concatenate([lengths, lengths])
-        flags = np.repeat(self.rng.random(lengths.size) < self.between(*MASKED), lengths)[: self.count]
+        flags = np.resize(np.repeat(self.rng.random(lengths.size) < self.between(*MASKED), lengths), self.count)
         return np.where(flags, self.precision(value), self.as_declared())
 
 
@@ -334,11 +332,11 @@ class Contents:
 def kinds_of(task: Task, only: Argument | None = None) -> tuple[str, ...]:
     """The kinds that differ from the others for `task`, or for one array of it. Whole numbers that are made of a NaN,
     by a comparison or a conversion, are not defined: with such outputs there are none."""
-    arrays = [only] if only else [argument for argument in task.arguments if argument.role in ("in", "inout")]
-    dtypes = {dtype for argument in arrays for dtype in task.types.get(argument.dtype, (argument.dtype,))}
+    arrays = [only] if only else task.inputs
+    dtypes = {dtype for argument in arrays for dtype in task.dtypes_of(argument)}
     if not any(DTYPES[dtype].is_float for dtype in dtypes):
         return WHOLE if arrays else ("task",)
-    results = {dtype for argument in task.outputs for dtype in task.types.get(argument.dtype, (argument.dtype,))}
+    results = {dtype for argument in task.outputs for dtype in task.dtypes_of(argument)}
     left_out = set() if any(argument.fill.special for argument in arrays) else {"edges"}
     left_out |= set() if all(DTYPES[dtype].is_float for dtype in results) and task.nan == "propagates" else {"nans"}
     return tuple(kind for kind in KINDS if kind not in left_out)
@@ -347,7 +345,7 @@ def kinds_of(task: Task, only: Argument | None = None) -> tuple[str, ...]:
 def mate_of(task: Task, argument: Argument) -> str:
     """The first array before `argument` with the same shape, type and fill; empty without one, and for sorted fills."""
     own = (argument.shape, argument.dtype, argument.fill)
-    read = [one for one in task.arguments if one.role in ("in", "inout") and one.fill.kind not in ORDERED]
+    read = (one for one in task.inputs if one.fill.kind not in ORDERED)
     same = [one.name for one in read if (one.shape, one.dtype, one.fill) == own]
     return same[0] if argument.name in same[1:] else ""
 
@@ -357,7 +355,7 @@ def draw_variants(xp: Any, task: Task, workload: Workload, contents: Contents, c
     `DataType.array`. The second differs from the first as `contents.change` says."""
     # Names differ in their letters, so that workloads of one seed do not share contents.
     key = [contents.seed, *contents.name.encode(), *workload.name.encode()]
-    arrays = [argument for argument in task.arguments if argument.role in ("in", "inout")]
+    arrays = task.inputs
     shapes = {argument.name: task.shape_of(argument, workload) for argument in arrays}
     fills = {argument.name: argument.fill.at(workload) for argument in arrays}
     drawn: list[dict[str, Any]] = []
@@ -488,8 +486,6 @@ def _indices(kind: str, rows: int, row: int, last: int | None, rng: np.random.Ge
 
 def spread(xp: Any, block: Any, count: int, rng: np.random.Generator) -> Any:
     """`count` elements of `block`, repeated from another place on each time: no wrapped index finds the same values."""
-    if block.size >= count:
-        return block[:count]
     result = xp.empty(count, block.dtype)
     for start in range(0, count, block.size):
         part = min(block.size, count - start)

@@ -11,7 +11,6 @@ import contextlib
 import importlib
 import math
 import traceback
-import weakref
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from types import CodeType, MappingProxyType
@@ -20,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tunesmith.kernels.backends import BoundLaunch, Device, open_compiler
+from tunesmith.kernels.backends import BoundLaunch, Device, kept, open_compiler
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.source import code_key, specialise
 from tunesmith.kernels.launch.contents import Contents, draw_variants
@@ -79,10 +78,6 @@ def runnable_reference(task: Task) -> str:
     return task.reference + _TORCH.replace("@NAME@", task.reference_name).replace("@OUTPUTS@", outputs)
 
 
-_LOADED: weakref.WeakKeyDictionary[Device, dict[str, Any]] = weakref.WeakKeyDictionary()
-"""The loaded originals of each device, by the digest of their source."""
-
-
 def on_host(array: Any) -> NDArray[Any]:
     """An array of NumPy or CuPy in NumPy."""
     host: NDArray[Any] = array.get() if hasattr(array, "get") else np.asarray(array)
@@ -97,24 +92,21 @@ def original_results(
     `DeviceError` where it cannot be launched."""
     template = task.sources(device.limits.backend).baseline.template
     source = specialise(template, {}, dict(code_key(task, template, workload)))
-    loaded = _LOADED.setdefault(device, {})
-    if source.digest not in loaded:
+
+    def load() -> Any:
         made = open_compiler(device.limits, device.index).compile(source)
         if not isinstance(made, Artifact):
             raise TaskError(f"Task {task.name}: its original, which is the reference, gives this: {describe(made)}")
-        loaded[source.digest] = device.load(made)
-    arguments: dict[str, Any] = {}
-    for argument in task.arguments:
-        kind = DTYPES[task.dtype_of(argument, workload)]
-        if argument.role == "scalar":
-            value = scalars.get(argument.name, task.scalar_of(argument, workload))
-            arguments[argument.name] = kind.scalar(value)
-            continue
-        shape = task.shape_of(argument, workload)
+        return device.load(made)
+
+    arguments: dict[str, Any] = dict(passed_scalars(task, workload, scalars))
+    for argument in task.arrays:
+        kind, shape = DTYPES[task.dtype_of(argument, workload)], task.shape_of(argument, workload)
         buffer = arguments[argument.name] = device.allocate(math.prod(shape) * kind.size)
         given = np.zeros(shape) if argument.role == "out" else inputs[argument.name]
         device.write(buffer, np.ascontiguousarray(kind.from_float(on_host(given))).reshape(-1).view(np.uint8))
-    device.launch(BoundLaunch(loaded[source.digest], geometry(template, {}, workload), tuple(arguments.values())))
+    passed = tuple(arguments[argument.name] for argument in task.arguments)
+    device.launch(BoundLaunch(kept(device, source.digest, load), geometry(template, {}, workload), passed))
     device.synchronize()
     dtypes = {argument.name: task.dtype_of(argument, workload) for argument in task.outputs}
     raw = {name: device.array(arguments[name], dtype) for name, dtype in dtypes.items()}
@@ -190,8 +182,15 @@ def scalars_of(task: Task, workload: Workload, changed: Mapping[str, float] = Ma
     changed: values other than the task's."""
     return {
         one.name: DTYPES[task.dtype_of(one, workload)].rounded(changed.get(one.name, task.scalar_of(one, workload)))
-        for one in task.arguments
-        if one.role == "scalar"
+        for one in task.scalars
+    }
+
+
+def passed_scalars(task: Task, workload: Workload, changed: Mapping[str, float]) -> dict[str, np.generic]:
+    """Scalars by name, as a kernel takes them. changed: values other than the task's."""
+    return {
+        one.name: DTYPES[task.dtype_of(one, workload)].scalar(changed.get(one.name, task.scalar_of(one, workload)))
+        for one in task.scalars
     }
 
 

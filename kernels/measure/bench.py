@@ -103,14 +103,27 @@ class ComparisonRequest:
         return WorkloadComparison(self.workload, results)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Checked:
     """A checked candidate, ready to be timed. errors: the largest deviation per output, as a share of the tolerance."""
 
+    data: WorkloadData
     artifact: Artifact
     rotation: Rotation
     launches: Sequence[BoundLaunch]
     errors: dict[str, float]
+
+    def load(self) -> Rotation:
+        """A sampler of the same launches, on the sets where they lie now, with the code loaded anew where that is
+        cheap."""
+        device = self.data.device
+        kernel = device.load(self.artifact) if device.loads_quickly else self.launches[0].kernel
+        self.launches = [
+            replace(launch, kernel=kernel, arguments=self.data.arguments(index))
+            for index, launch in enumerate(self.launches)
+        ]
+        self.rotation = self.rotation.again(self.launches)
+        return self.rotation
 
 
 def _check(candidate: Candidate, data: WorkloadData, sample_seconds: float) -> Checked | Outcome:
@@ -121,7 +134,7 @@ def _check(candidate: Candidate, data: WorkloadData, sample_seconds: float) -> C
     artifact = candidate.artifacts[code_key(data.task, candidate.template, data.workload)]
     alone = zlib.crc32(artifact.digest.encode()) % data.sets
     try:
-        launches = data.bind(candidate, {})
+        launches = data.bind(candidate, anew=True)
         if not isinstance(launches, list):
             return launches
         data.restore()
@@ -145,14 +158,14 @@ def _check(candidate: Candidate, data: WorkloadData, sample_seconds: float) -> C
     except DeviceError as error:
         return LaunchFailed(str(error), sticky=error.sticky)
     errors = {name: max(one.largest, again[name].largest) for name, one in first.items()}
-    return Checked(artifact, rotation, launches, errors)
+    return Checked(data, artifact, rotation, launches, errors)
 
 
-def _recheck(checked: Checked, data: WorkloadData) -> WrongResult | None:
+def _recheck(checked: Checked) -> WrongResult | None:
     """After timing: do the timed launches still do the work? One set gets other inputs, while it keeps the outputs of
     an earlier launch, and the sequence that was timed last runs again. A kernel that skips its work when it finds an
     output, or repeats one, is wrong here. Raises `DeviceError`."""
-    index = checked.rotation.last_set
+    data, index = checked.data, checked.rotation.last_set
     if not data.exchange_inputs(index):
         return None
     checked.rotation.run_again()
@@ -221,27 +234,28 @@ class Bench:
         own = (request.baseline, *request.candidates)
         rivals = sorted(request.opponents, key=lambda one: one[1] is None)
         kernels: dict[int, Checked] = {}
+        functions: dict[int, Prepared] = {}
         failed: dict[int, Outcome] = {}
-        functions: dict[int, Prepared | str] = {}
+        unfit: dict[int, str] = {}
         for at, kernel in enumerate((*own, *(kernel for _, kernel in rivals))):
-            if kernel is None:
-                functions[at] = prepare_opponent(rivals[at - len(own)][0], data, seconds)
-                continue
-            match _check(kernel, data, seconds) if isinstance(kernel, Candidate) else kernel:
+            made = _check(kernel, data, seconds) if isinstance(kernel, Candidate) else kernel
+            match made or prepare_opponent(rivals[at - len(own)][0], data, seconds):
                 case Checked() as checked:
                     kernels[at] = checked
+                case Prepared() as prepared:
+                    functions[at] = prepared
+                case str(why):
+                    unfit[at] = why
                 case outcome:
                     failed[at] = outcome
             if 0 in failed:
                 return failed[0]
-        prepared = {at: one for at, one in functions.items() if isinstance(one, Prepared)}
-        loaders = {at: one.load for at, one in prepared.items()}
-        timed = self._interleave(kernels, loaders, data, request)
+        timed = self._interleave({**kernels, **functions}, data, request)
         # Nobody asks for the energy of opponents.
         energies = {
             at: self._energy(kernels[at].rotation, request.energy_seconds) for at in range(len(own)) if at in kernels
         }
-        failed |= {at: wrong for at, one in kernels.items() if (wrong := _recheck(one, data)) is not None}
+        failed |= {at: wrong for at, one in kernels.items() if (wrong := _recheck(one)) is not None}
         if 0 in failed:
             return failed[0]
 
@@ -252,12 +266,11 @@ class Bench:
             return self._implausible(comparison.candidate, request.floor, data) or comparison
 
         def encounter(at: int, rival: Opponent) -> Encounter:
-            why = describe(failed[at]) if at in failed else functions.get(at)
-            if isinstance(why, str):
+            if why := describe(failed[at]) if at in failed else unfit.get(at):
                 return Encounter(rival.name, rival.label, why=why)
             against = (compare(timed[other], timed[at]) if other in timed else None for other in range(1, len(own)))
             met = Encounter(rival.name, rival.label, compare(timed[at], timed[0]), tuple(against))
-            one = prepared.get(at)
+            one = functions.get(at)
             return met if one is None else replace(met, first_seconds=one.first_seconds, choice=one.choice)
 
         return WorkloadComparison(
@@ -268,29 +281,10 @@ class Bench:
         )
 
     def _interleave(
-        self,
-        kernels: dict[int, Checked],
-        loaders: Mapping[int, Callable[[], Rotation]],
-        data: WorkloadData,
-        request: ComparisonRequest,
+        self, timed: Mapping[int, Checked | Prepared], data: WorkloadData, request: ComparisonRequest
     ) -> dict[int, Samples]:
-        """Samples of `kernels` and functions, by position; kernels become their launches as they were loaded last."""
-
-        def load(at: int) -> Rotation:
-            if at in loaders:
-                return loaders[at]()
-            checked = kernels[at]
-            # The same launches, on the sets where they lie now, with the code loaded anew where that is cheap.
-            kernel = self.device.load(checked.artifact) if self.device.loads_quickly else checked.launches[0].kernel
-            launches = [
-                replace(launch, kernel=kernel, arguments=data.arguments(index))
-                for index, launch in enumerate(checked.launches)
-            ]
-            rotation = checked.rotation.again(launches)
-            kernels[at] = replace(checked, rotation=rotation, launches=launches)
-            return rotation
-
-        positions = sorted((*kernels, *loaders))
+        """Samples of kernels and functions, by position."""
+        positions = sorted(timed)
         layouts = np.random.default_rng([self.seed, *data.workload.name.encode()])
 
         def lay_out() -> None:
@@ -300,7 +294,7 @@ class Bench:
 
         data.restore()
         samples = interleaved(
-            [partial(load, at) for at in positions],
+            [timed[at].load for at in positions],
             rounds=request.rounds,
             seed=self.seed,
             budget_seconds=request.budget_seconds * len(positions),
@@ -338,7 +332,7 @@ class Bench:
             if not throttled or attempt == MAX_THROTTLED_REPEATS:
                 break
         energy = self._energy(rotation, precision.energy_seconds)
-        if (wrong := _recheck(checked, data)) is not None:
+        if (wrong := _recheck(checked)) is not None:
             return wrong
         return self._implausible(estimate, precision.floor, data) or Measured(
             seconds=estimate.median,
@@ -398,14 +392,11 @@ class Bench:
         return data
 
 
-def skips_right_results(
-    candidate: Candidate, data: WorkloadData, seconds: float, loaded: dict[str, object]
-) -> WrongResult | None:
+def skips_right_results(candidate: Candidate, seconds: float, data: WorkloadData) -> WrongResult | None:
     """Whether launches on right outputs take less time than launches on poisoned ones, by pairs in about so many
-    seconds, each on a set just copied in full. None where there is a single set. loaded: see `loaded_kernel`. Raises
-    `DeviceError`."""
+    seconds, each on a set just copied in full. None where there is a single set. Raises `DeviceError`."""
     outputs = [place for place in data.places if place.argument.role == "out"]
-    launches = data.bind(candidate, loaded)
+    launches = data.bind(candidate)
     if not outputs or data.sets == 1 or not isinstance(launches, list):
         return None
     device, rng = data.device, np.random.default_rng(data.layout_seed)

@@ -190,7 +190,7 @@ class Prepared:
     def _given(self, index: int) -> dict[str, Any]:
         """The opponent's arguments: arrays in their storage types, and scalars."""
         task, workload = self._data.task, self._data.workload
-        scalars = {one.name: task.scalar_of(one, workload) for one in task.arguments if one.role == "scalar"}
+        scalars = {one.name: task.scalar_of(one, workload) for one in task.scalars}
         arrays = {
             place.argument.name: self._array(place.dtype, self._data.view(place, index)).reshape(place.shape)
             for place in self._data.places
@@ -214,7 +214,7 @@ class Prepared:
 
 def _wrong(data: WorkloadData, results: Mapping[str, Any]) -> str | None:
     """Why results are wrong, as a clause; None where they are right."""
-    for place in (one for one in data.places if one.argument.role != "in"):
+    for place in data.outputs:
         name = place.argument.name
         expected = on_host(data.expected_of(0)[name])
         if results[name].shape != expected.shape:

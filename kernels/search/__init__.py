@@ -1,16 +1,16 @@
 """The contract of a search, and its strategies by name: ask for a point, tell its result, in any order.
 
 Owns `Strategy`, `Observation` (the result of a point), `Prior` (results of an earlier run, another device or another
-task) and the registry. The strategies are in `strategies` and `bayesian`, which is imported only when it is chosen.
+task), the strategies without a model, the registry, and the choice of a strategy for a space. The strategy with a model
+is `tunesmith.kernels.search.bayesian`.
 """
 
 from __future__ import annotations
 
-import importlib
 import math
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,7 +18,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tunesmith.hw.errors import TunesmithError
-from tunesmith.kernels.outcome import Rejected
 from tunesmith.kernels.search.tables import read_results
 from tunesmith.kernels.space import Space
 from tunesmith.kernels.spec.template import Config
@@ -82,8 +81,7 @@ class Strategy(ABC):
     """Chooses points of `space` one at a time; deterministic under `seed` for the same sequence of asks and tells.
 
     budget: how many points the caller means to measure in all (None: unknown), workers: how many at a time; both are
-    for planning and not enforced. seeds: configurations to ask first; infeasible ones are not asked and stand with
-    their reasons in `refused_seeds`. prior: results of an earlier run or of another device; strategies that learn ask
+    for planning and not enforced. seeds: configurations to ask first, without the infeasible ones. prior: results of an earlier run or of another device; strategies that learn ask
     its best points first, after the seeds. A strategy never asks an infeasible point, nor a point that was asked or
     told before, and never waits for a particular result.
     """
@@ -112,18 +110,9 @@ class Strategy(ABC):
         """The point with the smallest complete value so far, and that value."""
         self.because = ""
         """Why this strategy was picked, when it was picked for the user."""
-        self.refused_seeds: list[tuple[Config, Rejected]] = []
         self._tells = 0
         self._dry = False
-        self._queue: deque[int] = deque()
-        for config in seeds:
-            point = space.index(config)
-            if point is not None:
-                self._queue.append(point)
-            else:
-                reason = space.reject(config)
-                assert reason is not None
-                self.refused_seeds.append((dict(config), reason))
+        self._queue = deque(point for point in map(space.index, seeds) if point is not None)
         self.prior = prior
         if prior is not None and self.PRIOR_SEEDS:
             self._queue.extend(prior.best(space, self.PRIOR_SEEDS))
@@ -230,14 +219,102 @@ class Strategy(ABC):
         return list(found)[:count]
 
 
-STRATEGIES: Mapping[str, str] = {
-    "random": "strategies:RandomSearch",
-    "exhaustive": "strategies:ExhaustiveSearch",
-    "local": "strategies:LocalSearch",
-    "surrogate": "bayesian:SurrogateSearch",
-    "default": "strategies:default_search",
+class ExhaustiveSearch(Strategy):
+    """Asks all points, seeds first."""
+
+    name: ClassVar[str] = "exhaustive"
+
+    _cursor = 0
+
+    def _propose(self, rng: np.random.Generator) -> int | None:
+        size = len(self.space)
+        while self._cursor < size and self.taken(self._cursor):
+            self._cursor += 1
+        return self._cursor if self._cursor < size else None
+
+    def _method(self) -> str:
+        return f"exhaustive: all {len(self.space)} feasible points, in order"
+
+
+class LocalSearch(Strategy):
+    """Asks an unknown neighbour of the best measured point that has one, now and then a random point instead."""
+
+    name: ClassVar[str] = "local"
+
+    PRIOR_SEEDS: ClassVar[int] = 4
+    FIRST: ClassVar[int] = 8
+    """Random points to start with."""
+    RESTART: ClassVar[float] = 0.1
+    """Share of random points later on."""
+    ELITE: ClassVar[int] = 20
+    """Best points whose neighbours are looked at before a random point is taken after all."""
+
+    def _propose(self, rng: np.random.Generator) -> int | None:
+        measured = [(seen.value, point) for point, seen in self.known.items() if seen.value is not None]
+        if len(self.asked) >= self.FIRST and rng.random() >= self.RESTART:
+            for _, point in sorted(measured)[: self.ELITE]:
+                # A step in a numeric parameter first; only then the far values and the other kinds.
+                for adjacent in (True, False):
+                    around = [near for near in self.space.neighbours(point, adjacent=adjacent) if not self.taken(near)]
+                    if around:
+                        return int(around[int(rng.integers(len(around)))])
+        return next(iter(self._fresh(rng)), None)
+
+    def _method(self) -> str:
+        return (
+            "local: neighbours of the best points measured so far, nearest first, "
+            f"with {self.RESTART:.0%} random points"
+        )
+
+
+class RandomSearch(Strategy):
+    """Asks feasible points in a random order."""
+
+    name: ClassVar[str] = "random"
+
+    def _propose(self, rng: np.random.Generator) -> int | None:
+        return next(iter(self._fresh(rng)), None)
+
+    def _method(self) -> str:
+        return "random: feasible points in random order, each at most once; learns nothing from the results"
+
+
+MODEL_WORKERS = 256
+"""Points in flight beyond which a model's next point depends on guesses more than on results."""
+
+
+def default_search(space: Space, **arguments: Any) -> Strategy:
+    """The strategy that suits the size of the space, the budget and the workers; `arguments` as for any strategy."""
+    size, budget, workers = len(space), arguments.get("budget"), arguments.get("workers", 1)
+    name = "surrogate"
+    if budget is not None and size <= budget:
+        name, why = ExhaustiveSearch.name, f"the budget of {budget} covers all {size} feasible points"
+    elif workers > MODEL_WORKERS:
+        name, why = LocalSearch.name, f"{workers} points in flight outrun a model"
+    elif budget is None:
+        why = f"there are {size} feasible points and no budget was given"
+    else:
+        why = f"a budget of {budget} for {size} feasible points has to go where a model expects the most"
+    strategy = make_strategy(name, space, **arguments)
+    strategy.because = f"default picked {name}, since {why}"
+    return strategy
+
+
+def _surrogate_search(space: Space, **arguments: Any) -> Strategy:
+    # SciPy is imported only where this strategy is chosen.
+    from tunesmith.kernels.search.bayesian import SurrogateSearch
+
+    return SurrogateSearch(space, **arguments)
+
+
+STRATEGIES: Mapping[str, Callable[..., Strategy]] = {
+    "random": RandomSearch,
+    "exhaustive": ExhaustiveSearch,
+    "local": LocalSearch,
+    "surrogate": _surrogate_search,
+    "default": default_search,
 }
-"""Name -> "module:callable" below this package: a class or, for the default, the function that picks one."""
+"""Name -> what makes the strategy on a space, with arguments as for `Strategy`."""
 
 
 def make_strategy(name: str, space: Space, **arguments: Any) -> Strategy:
@@ -247,6 +324,4 @@ def make_strategy(name: str, space: Space, **arguments: Any) -> Strategy:
     """
     if name not in STRATEGIES:
         raise TunesmithError(f"There is no search strategy '{name}'; choose one of {', '.join(STRATEGIES)}.")
-    module, _, attribute = STRATEGIES[name].partition(":")
-    strategy: Strategy = getattr(importlib.import_module(f"{__name__}.{module}"), attribute)(space, **arguments)
-    return strategy
+    return STRATEGIES[name](space, **arguments)

@@ -144,21 +144,10 @@ COMPARE: Mapping[type[ast.cmpop], Operation] = {
 }
 
 
-def _scalar(function: Operation) -> Operation:
-    """`function`, which has no meaning on arrays."""
-
-    def scalar(value: Value) -> Value:
-        if _is_array(value):
-            raise TypeError("the function takes one value")
-        return function(value)
-
-    return scalar
-
-
-def _sizeof(name: Value) -> Value:
-    if name not in DTYPES:
-        raise ValueError(f"sizeof() takes a data type, one of {', '.join(DTYPES)}, not {name!r}")
-    return DTYPES[name].size
+def _sizeof(value: Value) -> Value:
+    if value not in DTYPES:
+        raise ValueError(f"sizeof() takes a data type, one of {', '.join(DTYPES)}, not {value!r}")
+    return DTYPES[value].size
 
 
 FUNCTIONS: Mapping[str, Operation] = {
@@ -170,9 +159,10 @@ FUNCTIONS: Mapping[str, Operation] = {
     "floor": lambda a: a if _is_array(a) else math.floor(a),
     "ceil_div": lambda a, b: -(-a // b),
     "round_up": lambda a, b: BINARY[ast.Mult](-(-a // b), b),
-    "log2": _scalar(math.log2),
+    # A `TypeError` of an array, as is `sizeof`.
+    "log2": lambda value: math.log2(value),
     "is_pow2": lambda a: (a > 0) & ((a & (a - 1)) == 0) if _is_array(a) else a > 0 and a & (a - 1) == 0,
-    "sizeof": _scalar(_sizeof),
+    "sizeof": _sizeof,
 }
 _LANGUAGE = "numbers, text, names, + - * / // % ** &, comparisons, `in`, and/or/not, a if c else b and functions"
 

@@ -17,7 +17,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ValidationError
@@ -28,6 +28,7 @@ from tunesmith.kernels.spec.task import Identifier, TaskError
 from tunesmith.kernels.spec.taskfile import MARK, explain, read_source
 from tunesmith.kernels.spec.template import BACKENDS, NAME_PATTERN
 
+Known = TypeVar("Known")
 AXES = ("x", "y", "z")
 TYPES = {"half": "float16", "float": "float32", "double": "float64", "bool": "bool"} | {
     f"{sign}int{bits}": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
@@ -36,6 +37,13 @@ ROLES = {"ReadOnly": "in", "WriteOnly": "out", "ReadWrite": "inout"}
 LANGUAGES = {traits.language: name for name, traits in BACKENDS.items() if not traits.python}
 THREADS = {"block_size_x": 256, "block_size_y": 1, "block_size_z": 1}
 """Threads of a block along an axis that no parameter decides, as Kernel Tuner has them."""
+
+
+def _toml(value: object) -> str:
+    """A table or another value in TOML, on one line."""
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{key} = {_toml(one)}' for key, one in value.items())} }}"
+    return json.dumps(value)
 
 
 def read_t1(path: Path, reference: str | None = None) -> tuple[str, dict[str, str]]:
@@ -67,7 +75,7 @@ class _T1Reader:
         extents = size if isinstance(size, list) else [size]
         self.sizes = {f"size_{axis}": int(extent) for axis, extent in zip(AXES, extents, strict=False)}
 
-    def _known(self, table: Mapping[str, str], value: str, where: str) -> str:
+    def _known(self, table: Mapping[str, Known], value: str, where: str) -> Known:
         if value not in table:
             raise TaskError(f"{self.path}, {where}: {value} is not known here; use one of {', '.join(table)}.")
         return table[value]
@@ -121,13 +129,14 @@ class _T1Reader:
         dtype = self._known(TYPES, one["Type"], f"{where} Type")
         if one["MemoryType"] == "Scalar":
             return {"name": name, "role": "scalar", "dtype": dtype, "value": str(one["FillValue"])}
-        fill = {"Constant": f'kind = "constant", mean = {float(one.get("FillValue", 0))}', "Random": 'kind = "normal"'}
+        constant: Mapping[str, Any] = {"kind": "constant", "mean": float(one.get("FillValue", 0))}
+        fills = {"Constant": constant, "Random": {"kind": "normal"}}
         return {
             "name": name,
             "role": self._known(ROLES, one.get("AccessType", "ReadWrite"), f"{where} AccessType"),
             "dtype": dtype,
-            "shape": self._size(name, one["Size"]),
-            "fill": self._known(fill, one["FillType"], f"{where} FillType"),
+            "shape": [self._size(name, one["Size"])],
+            "fill": self._known(fills, one["FillType"], f"{where} FillType"),
         }
 
     def _size(self, name: str, size: int | str) -> str:
@@ -166,47 +175,40 @@ class _T1Reader:
         known = {one["name"] for one in self.parameters}
         return str(THREADS[text]) if text in THREADS and text not in known else text
 
-    def _launch(self, values: Mapping[str, Any]) -> str:
+    def _launch(self, values: Mapping[str, Any]) -> dict[str, list[str]]:
         def with_values(text: str) -> str:
             return re.sub(r"[A-Za-z_]\w*", lambda found: str(values.get(found[0], found[0])), text)
 
-        grid, block = ([with_values(one) for one in ones] for ones in (self._grid(), map(self._threads, THREADS)))
-        return f"{{ grid = {json.dumps(grid)}, block = {json.dumps(block)} }}"
+        block = map(self._threads, THREADS)
+        return {"grid": list(map(with_values, self._grid())), "block": list(map(with_values, block))}
 
     def _template(self) -> str:
-        fields = [", ".join(f"{key} = {json.dumps(value)}" for key, value in one.items()) for one in self.parameters]
-        conditions = [json.dumps(one["Expression"]) for one in self.space.get("Conditions", [])]
         lines = [f'name = "{self.entry}"', f'source_file = "kernel{self.suffix}"', "parameters = ["]
-        lines += [*(f"    {{ {one} }}," for one in fields), "]", f"launch = {self._launch({})}"]
-        return "\n".join(lines + [f"\n[[constraints]]\nexpression = {one}" for one in conditions]) + "\n"
+        lines += [*(f"    {_toml(one)}," for one in self.parameters), "]", f"launch = {_toml(self._launch({}))}"]
+        for one in self.space.get("Conditions", []):
+            lines.append(f"\n[[constraints]]\nexpression = {_toml(one['Expression'])}")
+        return "\n".join(lines) + "\n"
 
     def _task(self, arguments: list[dict[str, Any]], function: str) -> str:
-        moved = " + ".join(f"({one['shape']}) * sizeof({one['dtype']})" for one in arguments if "shape" in one)
-        rows = []
-        for one in arguments:
-            shape = f'shape = ["{one["shape"]}"], fill = {{ {one["fill"]} }}' if "shape" in one else ""
-            value = shape or f'value = "{one["value"]}"'
-            rows.append(
-                f'    {{ name = "{one["name"]}", role = "{one["role"]}", dtype = "{one["dtype"]}", {value} }},\n'
-            )
-        sizes = ", ".join(f"{name} = {size}" for name, size in self.sizes.items())
-        launch = self._launch(self.defaults)
+        moved = " + ".join(f"({one['shape'][0]}) * sizeof({one['dtype']})" for one in arguments if "shape" in one)
+        rows, launch = "".join(f"    {_toml(one)},\n" for one in arguments), self._launch(self.defaults)
+        baseline = {"source_file": f"baseline{self.suffix}", "label": "defaults", "launch": launch}
         return f"""\
 # Imported from {self.path.name}, a tuning problem in the format T1.
 name = "{self.entry}"
 entry = "{self.entry}"
 reference = "reference.py:{function}"
-bytes = {json.dumps(moved)}
+bytes = {_toml(moved)}
 
 arguments = [
-{"".join(rows)}]
+{rows}]
 
 [backends.{self.backend}]
-baseline = {{ source_file = "baseline{self.suffix}", label = "defaults", launch = {launch} }}
+baseline = {_toml(baseline)}
 templates = ["template.toml"]
 
 [[workloads]]
-sizes = {{ {sizes} }}
+sizes = {_toml(self.sizes)}
 """
 
     def _draft(self, arguments: list[dict[str, Any]]) -> str:
@@ -313,23 +315,21 @@ def _task(path: Path, definition: _Definition, rows: Sequence[Mapping[str, Any]]
     arguments, moved, unknown = list[str](), list[str](), False
     for role, tensors in (("in", definition.inputs), ("out", definition.outputs)):
         for name, tensor in tensors.items():
-            about = f'name = "{name}", role = "{role if tensor.shape is not None else "scalar"}"'
-            about += f', dtype = "{tensor.kind.name}"'
+            about = {"name": name, "role": role, "dtype": tensor.kind.name}
             if tensor.shape is None:
                 values = dict.fromkeys(str(row["inputs"][name]["value"]) for row in rows)
                 asked = "" if len(values) == 1 else f"  {MARK} the value of {name}"
-                arguments.append(f'    {{ {about}, value = "{next(iter(values), "1")}" }},{asked}')
+                scalar = about | {"role": "scalar", "value": next(iter(values), "1")}
+                arguments.append(f"    {_toml(scalar)},{asked}")
                 continue
             shape = definition.shape(tensor)
             moved.append(" * ".join([*shape, f"sizeof({tensor.kind.name})"]))
             data = role == "in" and not tensor.kind.is_float
             unknown |= data
             asked = f"  {MARK} what {name} holds, such as fill = {{ low = 0, high = ... }}" if data else ""
-            arguments.append(f"    {{ {about}, shape = {json.dumps(shape)} }},{asked}")
-    arguments += [
-        f'    {{ name = "{name}", role = "scalar", dtype = "int32", value = "{equal}" }},'
-        for name, equal in definition.variable.items()
-    ]
+            arguments.append(f"    {_toml({**about, 'shape': shape})},{asked}")
+    for name, equal in definition.variable.items():
+        arguments.append(f"    {_toml({'name': name, 'role': 'scalar', 'dtype': 'int32', 'value': equal})},")
     asked = (
         f"  {MARK} the bytes that must be read and written at least, as indices choose among them" if unknown else ""
     )
@@ -348,11 +348,11 @@ def _task(path: Path, definition: _Definition, rows: Sequence[Mapping[str, Any]]
         f"# Drafted from {path.name}, a definition of FlashInfer-Bench. Lines with a FILL comment need your answer.",
         *(f"# It also demands: {text}" for text in left),
         f'name = "{definition.entry}"',
-        f"summary = {json.dumps(definition.description or '')}",
+        f"summary = {_toml(definition.description or '')}",
         f'entry = "{definition.entry}"',
         'reference = "reference.py:reference"\nframework = "torch"',
-        f"bytes = {json.dumps(' + '.join(moved))}{asked}",
-        *([f"requires = {json.dumps(kept)}"] if kept else []),
+        f"bytes = {_toml(' + '.join(moved))}{asked}",
+        *([f"requires = {_toml(kept)}"] if kept else []),
         *("arguments = [", *arguments, "]"),
         "\n[backends.cuda.baseline]",
         'source_file = "baseline.cu"',
@@ -364,8 +364,8 @@ def _task(path: Path, definition: _Definition, rows: Sequence[Mapping[str, Any]]
 def _sizes(definition: _Definition, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """The tables of workloads."""
     if not rows or not definition.sizes:
-        sizes = ", ".join(f"{name} = 1" for name in definition.sizes)
-        yield f"\n[[workloads]]\nsizes = {{ {sizes} }}  {MARK} the sizes you use" if sizes else "\n[[workloads]]"
+        sizes = _toml(dict.fromkeys(definition.sizes, 1))
+        yield f"\n[[workloads]]\nsizes = {sizes}  {MARK} the sizes you use" if definition.sizes else "\n[[workloads]]"
         return
     chosen = dict.fromkeys(tuple((name, int(row["axes"][name])) for name in definition.sizes) for row in rows)
     ordered = sorted(
@@ -373,9 +373,8 @@ def _sizes(definition: _Definition, rows: Sequence[Mapping[str, Any]]) -> Iterat
     )
     tuned = {*np.linspace(0, len(ordered) - 1, MAX_TUNED).round()}
     for at, row in enumerate(ordered):
-        text = ", ".join(f"{name} = {value}" for name, value in row)
         held = "" if at in tuned else "\nheld_out = true"
-        yield f'\n[[workloads]]\nsizes = {{ {text} }}\ndevices = ["gpu"]{held}'
+        yield f'\n[[workloads]]\nsizes = {_toml(dict(row))}\ndevices = ["gpu"]{held}'
 
 
 def _kernel(definition: _Definition) -> str:

@@ -241,7 +241,7 @@ class Task(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if not any(argument.role in ("out", "inout") for argument in self.arguments):
+        if not self.outputs:
             raise ValueError("no argument has the role out or inout, so there is nothing to check")
         _reject_repeats("argument", [argument.name for argument in self.arguments])
         _reject_repeats("workload", [workload.name for workload in self.workloads])
@@ -255,10 +255,10 @@ class Task(Strict):
         for argument in self.arguments:
             if argument.dtype not in self.types:
                 _require_dtype(argument.dtype, f"argument {argument.name}: dtype", extra=tuple(self.types))
-            kind, options = argument.fill.kind, self.types.get(argument.dtype, (argument.dtype,))
-            if kind in ("permutation", "offsets") and any(DTYPES[one].is_float for one in options):
+            kind = argument.fill.kind
+            if kind in ("permutation", "offsets") and any(DTYPES[one].is_float for one in self.dtypes_of(argument)):
                 raise ValueError(f"argument {argument.name}: the fill `{kind}` is of whole numbers: use int32 or int64")
-        outputs = {argument.name: self.types.get(argument.dtype, (argument.dtype,)) for argument in self.outputs}
+        outputs = {argument.name: self.dtypes_of(argument) for argument in self.outputs}
         of_outputs = {dtype for dtypes in outputs.values() for dtype in dtypes}
         for name in self.tolerance:
             if name in outputs:
@@ -300,6 +300,19 @@ class Task(Strict):
         return (ORIGINAL_IS_REFERENCE,) if self.original_is_reference else ()
 
     @property
+    def scalars(self) -> tuple[Argument, ...]:
+        return tuple(argument for argument in self.arguments if argument.role == "scalar")
+
+    @property
+    def arrays(self) -> tuple[Argument, ...]:
+        return tuple(argument for argument in self.arguments if argument.role != "scalar")
+
+    @property
+    def inputs(self) -> tuple[Argument, ...]:
+        """The arrays that a kernel reads."""
+        return tuple(argument for argument in self.arguments if argument.role in ("in", "inout"))
+
+    @property
     def outputs(self) -> tuple[Argument, ...]:
         return tuple(argument for argument in self.arguments if argument.role in ("out", "inout"))
 
@@ -309,9 +322,9 @@ class Task(Strict):
             return named[name]
         raise TaskError(f"The task {self.name} has no workload {name!r}; it has {', '.join(named)}.")
 
-    def workloads_for(self, kind: str, *, held_out: bool) -> tuple[Workload, ...]:
-        """The workloads meant for a kind of device, either the tuned or the held-out ones."""
-        return tuple(w for w in self.workloads if w.held_out == held_out and kind in w.devices)
+    def workloads_for(self, kind: str, *, held_out: bool | None = None) -> tuple[Workload, ...]:
+        """The workloads meant for a kind of device; with `held_out` either the tuned or the held-out ones."""
+        return tuple(w for w in self.workloads if kind in w.devices and held_out in (None, w.held_out))
 
     def sources(self, backend: str) -> BackendSources:
         for name, sources in self.backends.items():
@@ -326,6 +339,10 @@ class Task(Strict):
         """The opponents of a choice, kernels first."""
         found: tuple[AnyOpponent, ...] = (*self.sources(backend).opponents, *self.opponents)
         return tuple(one for one in found if which == "all" or (which == "usual" and not one.on_request))
+
+    def dtypes_of(self, argument: Argument) -> tuple[str, ...]:
+        """The data types that an argument may have."""
+        return self.types.get(argument.dtype, (argument.dtype,))
 
     def dtype_of(self, argument: Argument, workload: Workload) -> str:
         return workload.types.get(argument.dtype, argument.dtype)
@@ -382,7 +399,7 @@ class Task(Strict):
             if not high or not last:
                 continue
             found[f"({low}) <= ({high})"] = f"{place}: the low end `{low}` lies above `{high}`: correct one of them"
-            for dtype in self.types.get(argument.dtype, (argument.dtype,)):
+            for dtype in self.dtypes_of(argument):
                 if not (kind := DTYPES[dtype]).is_float:
                     least, most = (int(max(-MAX_INTEGER, min(end, MAX_INTEGER))) for end in kind.span)
                     beyond = f"{place}: {dtype} holds {least} to {most}, not `{low}` to `{high}`: use a wider type"

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from tunesmith.actors.judging.judge import CandidateVerdict, JudgeOptions, compile_all, judge, rejected
-from tunesmith.actors.judging.task_check import NOT_COMPILED, check_reference, check_task, meant_for
+from tunesmith.actors.judging.task_check import NOT_COMPILED, check_reference, check_task
 from tunesmith.actors.process import Isolated, preload
 from tunesmith.actors.workers import CompileWorker, Deadlines
 from tunesmith.cli.app import Backend, Json, ReferenceDeadline, Target, TaskArgument, echo
@@ -106,7 +106,7 @@ def _judged(
     if target is not None:
         # The mistakes that can be found without the device.
         with Isolated("compile", CompileWorker, limits, 0) as compiler:
-            meant, seconds = meant_for(task, limits) or task.workloads, options.deadlines.compile
+            meant, seconds = task.workloads_for(limits.kind) or task.workloads, options.deadlines.compile
             made = compile_all([compiler], task, candidate, point, meant, seconds, limits=limits)
         if isinstance(made, Candidate):
             detail = f"it was compiled for {limits.name} and not launched"
@@ -114,7 +114,7 @@ def _judged(
         else:
             verdict = rejected(made)
     else:
-        check_reference(task, meant_for(task, limits), seed=0, deadline=options.deadlines.prepare)
+        check_reference(task, task.workloads_for(limits.kind), seed=0, deadline=options.deadlines.prepare)
         if sys.stderr.isatty():
             options = replace(options, listener=lambda step: echo(f"  {step}", err=True))
         (verdict,) = judge(task, limits, index, [(candidate, point, None)], options)

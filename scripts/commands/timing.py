@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from tunesmith.actors.judging.judge import QUICK, compile_all, lock_of, reason_of, require_prepared
-from tunesmith.actors.judging.task_check import check_reference, meant_for
+from tunesmith.actors.judging.task_check import check_reference
 from tunesmith.actors.process import Isolated, preload
 from tunesmith.actors.workers import CompileWorker, DeviceWorker
 from tunesmith.cli.app import Backend, Json, ReferenceDeadline, TaskArgument
@@ -79,7 +79,7 @@ def bench(
                 f"{excluded.detail.rstrip('.')}; name another with --config."
             )
     preload(device.limits.backend)
-    check_reference(loaded, meant_for(loaded, device.limits), seed=seed, deadline=reference_deadline)
+    check_reference(loaded, loaded.workloads_for(kind), seed=seed, deadline=reference_deadline)
     pair = {
         f"The template {tuned_template.name}": (tuned_template, point),
         "The baseline" if vs == "baseline" else f"--vs: {vs}": (against, {}),

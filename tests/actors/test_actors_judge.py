@@ -322,15 +322,20 @@ def made_up(size: int) -> Step:
     return Step(workload, Contents(), derived=True)
 
 
+def called(method: str, work: Any) -> str:
+    """The function that a process is to call on a step's data, or else its method."""
+    return work.func.__name__ if method == "on_step" else method
+
+
 def test_the_time_in_which_checks_are_compiled_is_not_the_kernels() -> None:
     """Else a slow start is taken for a slow kernel, and all larger sizes are left out: a short deadline is only that of
     a launch, and not of the first one in a process, which loads the kernel."""
     limits, findings, calls = Deadlines(run=20.0), Findings(KERNELS, 20.0), list[tuple[str, float]]()
 
-    def call(method: str, seconds: float, *_: object) -> float | None:
+    def call(method: str, seconds: float, _: Step, work: Any) -> Any:
         """Like a process in which everything is right."""
-        calls.append((method, seconds))
-        return 0.001 if method == "time_baseline" else None
+        calls.append((called(method, work), seconds))
+        return {"time_baseline": 0.001, "measure_baseline": ({},)}.get(called(method, work))
 
     examiner: Any = SimpleNamespace(starts=1, call=call)
     runner = StepRunner(TASK, resolve_target("h200"), limits, examiner, examiner, lambda _: None, Path())
@@ -341,7 +346,7 @@ def test_the_time_in_which_checks_are_compiled_is_not_the_kernels() -> None:
         calls.clear()
         workload = TASK.workloads[0].model_copy(update={"types": types})
         assert runner.try_plain(Step(workload, Contents(), derived=True), findings) is None
-        assert calls[-1] == ("try_baseline", limits.run)
+        assert calls[-1] == ("measure_baseline", limits.run)
         return [method for method, seconds in calls if seconds <= short]
 
     for types in ({"T": "float32"}, {"T": "float16"}):
@@ -350,8 +355,8 @@ def test_the_time_in_which_checks_are_compiled_is_not_the_kernels() -> None:
     assert short_calls({"T": "float16"}) == []
     findings = Findings(KERNELS, 20.0)
 
-    def call(method: str, seconds: float, *_: object) -> TimedOut | None:
-        return TimedOut("run", seconds) if method == "try_baseline" else None
+    def call(method: str, seconds: float, _: Step, work: Any) -> TimedOut | None:
+        return TimedOut("run", seconds) if called(method, work) == "measure_baseline" else None
 
     runner = runner_of(call, baseline_ends=True)
     assert runner.try_plain(made_up(100), findings) is not None
@@ -364,10 +369,11 @@ def test_the_time_in_which_checks_are_compiled_is_not_the_kernels() -> None:
 def test_each_edge_of_memory_occurs_on_made_up_sizes_and_all_on_the_task_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[str] = []
 
-    def call(method: str, _: float, *arguments: Any) -> Any:
-        if method == "try_edges":
-            tried.append(arguments[-1])
-        return {"try_edges": True, "skips_right_results": None}.get(method, Passed("", {}, {}, True))
+    def call(method: str, seconds: float, _: Step, work: Any) -> Any:
+        if called(method, work) == "launch_at_edges":
+            tried.append(work.args[-1])
+        answers = {"launch_at_edges": True, "skips_right_results": None}
+        return answers.get(called(method, work), Passed("", {}, {}, True))
 
     runner = runner_of(call)
     for left_out in ("try_plain", "_cover"):
@@ -385,11 +391,10 @@ def test_a_made_up_scalar_that_the_plain_kernel_is_not_for_rejects_nothing(fails
     """An attention with a negative scale: on which contents a kernel overflows is chance."""
     wrong = WrongResult("mismatch", "out", "it is inf")
 
-    def call(method: str, _: float, *arguments: Any) -> Any:
-        step = arguments[-1]
-        if method == "try_baseline" and step.contents.kind == fails_on:
+    def call(method: str, _: float, step: Step, work: Any) -> Any:
+        if called(method, work) == "measure_baseline" and step.contents.kind == fails_on:
             return Skipped(step.name, "the plain kernel is not right there")
-        return {"verify": wrong, "time_baseline": 0.001}.get(method)
+        return {"verify": wrong, "time_baseline": 0.001, "measure_baseline": ({},)}.get(called(method, work))
 
     runner = runner_of(call)
     step = made_up(8)

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from tunesmith.actors.judging.task_check import check_reference, examine_reference, meant_for
+from tunesmith.actors.judging.task_check import check_reference, examine_reference
 from tunesmith.hw.targets import resolve_target
 from tunesmith.kernels.spec.task import Task, TaskError
 
@@ -38,7 +38,7 @@ def task(body: str, *, atol: float = 1e-5, dtype: str = "float32", role: str = "
 
 def complaint(made: Task, deadline: float = 30.0) -> str:
     with pytest.raises(TaskError) as caught:
-        check_reference(made, meant_for(made, LIMITS), seed=3, deadline=deadline)
+        check_reference(made, made.workloads_for(LIMITS.kind), seed=3, deadline=deadline)
     return str(caught.value)
 
 
@@ -99,4 +99,4 @@ def test_it_is_called_on_small_workloads_and_on_one_at_least() -> None:
     larger = many.workload("larger")
     assert check_reference(many, [larger], seed=0, most_bytes=8 * 64) == larger
     good = task("return {'y': 2 * x}")
-    check_reference(good, meant_for(good, LIMITS), seed=0)
+    check_reference(good, good.workloads_for(LIMITS.kind), seed=0)

@@ -234,17 +234,14 @@ def test_what_only_one_check_of_a_step_catches(name: str, device: Any, monkeypat
     def launch(one: Any) -> None:
         plain(one)
         opened.synchronize()
-        # Not launches of the baseline, which come first, nor of the check's own kernels.
-        if started and one.kernel.function_name == template.entry and (fault := faults.get(during[-1])) is not None:
+        # Not launches of the check's own kernels.
+        if one.kernel.function_name == template.entry and (fault := faults.get(during[-1])) is not None:
             fault(data, one)
 
     def verdict() -> Any:
-        started.clear()
-        return checks.verify(candidate, candidate, step, data, {})
+        return checks.verify(candidate, standard, step, data)
 
-    started: list[bool] = []
-    measured = checks.measure_baseline
-    monkeypatch.setattr(checks, "measure_baseline", lambda *given: (measured(*given), started.append(True))[0])
+    standard = checks.measure_baseline(candidate, step, data)
     monkeypatch.setattr(opened, "launch", launch)
     for check, look in checks.CHECKS.items():
         monkeypatch.setitem(checks.CHECKS, check, told(check, look))
@@ -269,9 +266,9 @@ def test_hidden_barriers_make_for_more_launches(candidate: Any, device: Any, mon
             opened.synchronize()
             wrong_element(data, one)
 
-    measured = checks.measure_baseline(candidate, step, data, {})
+    measured = checks.measure_baseline(candidate, step, data)
     monkeypatch.setattr(opened, "launch", launch)
-    found = checks.verify(replace(candidate, artifacts=artifacts), candidate, step, data, {}, measured)
+    found = checks.verify(replace(candidate, artifacts=artifacts), measured, step, data)
     assert passed(found) != bool(hidden) and (not hidden or found.reason == "nondeterministic")
 
 

@@ -97,7 +97,7 @@ def test_a_kernel_that_overflows_is_rejected_where_the_plain_one_does_not(
     step = next(one for one in steps if one.workload.sizes[long] > one.period.workload.sizes[long])
     data = prepare_step(opened, task, step.period, max_bytes=1 << 28)
     assert not isinstance(data, Skipped)
-    passed = far.launch_far(compiled_candidate(task, device, template), baseline, step, data, {})
+    passed = far.launch_far(compiled_candidate(task, device, template), baseline, step, data)
     assert isinstance(passed, found), passed
 
 
