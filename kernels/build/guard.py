@@ -33,7 +33,7 @@ STANDARD |= {f"{name}.h": f"cuda/std/c{name}" for name in _C_HEADERS.split()}
 HEADER_FOLDERS = ("cuda/std/", "cuda/", "cooperative_groups/", "cub/", "nv/")
 _PRAGMAS = """
 unroll nounroll once OPENCL STDC push_macro pop_macro diag_suppress diag_default diag_push diag_pop
-nv_diag_suppress nv_diag_default nv_diag_push nv_diag_pop nv_exec_check_disable nv_abi ivdep
+nv_diag_suppress nv_diag_default nv_diag_push nv_diag_pop nv_exec_check_disable nv_abi ivdep message
 """
 PRAGMAS = frozenset(_PRAGMAS.split())
 PRAGMA_PAIRS = frozenset({("GCC", "unroll"), ("GCC", "ivdep"), ("clang", "loop"), ("clang", "fp")})

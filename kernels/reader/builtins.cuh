@@ -435,6 +435,8 @@ template <class T, int X, int N, BlockStoreAlgorithm A = BLOCK_STORE_DIRECT, int
 namespace nvcuda { namespace wmma {
 struct matrix_a {}; struct matrix_b {}; struct accumulator {}; struct row_major {}; struct col_major {};
 enum layout_t { mem_row_major, mem_col_major };
+namespace precision { using tf32 = float; }
+__device__ float __float_to_tf32(float);
 template <class U, int M, int N, int K, class T, class L = void> struct fragment { T x[8]; static const int num_elements = 8; };
 template <class F, class T> __device__ void fill_fragment(F&, T);
 template <class F, class T> __device__ void load_matrix_sync(F&, const T*, unsigned); template <class F, class T> __device__ void load_matrix_sync(F&, const T*, unsigned, layout_t);

@@ -52,6 +52,8 @@ from tunesmith.kernels.spec.taskfile import MARK, read_source
 from tunesmith.kernels.spec.template import BACKENDS, BackendName
 
 _BEHIND_ELEMENT = r"\bconst\b\s*|\s*\*.*|\s*\b\w+\s*\[.*"
+MAX_INCLUDING = 2
+"""Files that include a header whose kernel they may complete, of which each is read in turn."""
 _PLURAL = {"is": "are", "has": "have", "holds": "hold", "points": "point"}
 KNOWN = HEADERS | STANDARD.keys()
 """Headers that need not be found."""
@@ -181,7 +183,7 @@ def read_kernel(
         why = "are not constant, but a launch gives the bytes of one: declare the others inside the kernel"
         obstacles.append(f"the elements of the local memory {' and '.join(passed)} {why}")
     if obstacles:
-        for above in _including(Path(place)) if entry else ():
+        for above in _including(Path(place))[:MAX_INCLUDING] if entry else ():
             with suppress(SourceError):
                 return read_kernel(read_source(above, "SOURCE"), entry, str(above), folders, defines, option)
         raise SourceError(f"{place}: " + "; ".join(dict.fromkeys(obstacles)) + ".")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import re
+import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,8 +31,9 @@ _EMPTY = "/empty"
 """A folder that exists in memory alone, for headers that are not found."""
 _UNKNOWN_NAMES = f"{_EMPTY}/unknown.cuh"
 """The declarations that fit any use of names that nothing declares."""
-MAX_ROUNDS = 24
-"""How often a file is parsed until each name in it is declared."""
+MAX_ROUNDS, MAX_SECONDS = 24, 15.0
+"""How often a file is parsed until each name in it is declared, and a processor's time for all of it: usual is 0.1 s
+each."""
 MAX_FREE_TYPES = 4
 """Types of a template that nothing binds, of which each is tried as a float and as an integer."""
 MAX_ABOVE = 6
@@ -175,7 +177,7 @@ class Unit:
         self.missing: dict[str, None] = {}
         self.unknown: dict[tuple[str, int], Unknown] = {}
         self._stubs: dict[str, str] = {}
-        self._suffix, self._texts = "", dict[str, bytes]()
+        self._suffix, self._texts, self._taken = "", dict[str, bytes](), 0.0
         self.parse()
 
     def rewritten(self, code: str) -> Unit:
@@ -243,10 +245,15 @@ class Unit:
             files.append((_UNKNOWN_NAMES, "".join([*self._stubs.values(), *macros])))
             more = ["-include", head, "-include", _UNKNOWN_NAMES]
         arguments = [*_OPTIONS[self.language], *_QUIET, *more, *given, *places]
+        begun = time.process_time()
         try:
             self.tree = clang.Index.create().parse(self.where, arguments, files, 1)
         except clang.TranslationUnitLoadError as error:
             raise SourceError(f"{self.where}: libclang cannot read the source ({error}).") from error
+        self._taken += time.process_time() - begun
+        if self._taken > MAX_SECONDS:
+            why = f"libclang takes more than {MAX_SECONDS:.0f} s for what it instantiates"
+            raise SourceError(f"{self.where}: {why}: take the kernel, and what it uses, into a file of its own.")
         return [one for one in self.tree.diagnostics if one.severity >= 3]
 
     def _declared(self, diagnostics: Sequence[Any]) -> bool:

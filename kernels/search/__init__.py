@@ -81,9 +81,9 @@ class Strategy(ABC):
     """Chooses points of `space` one at a time; deterministic under `seed` for the same sequence of asks and tells.
 
     budget: how many points the caller means to measure in all (None: unknown), workers: how many at a time; both are
-    for planning and not enforced. seeds: configurations to ask first, without the infeasible ones. prior: results of an earlier run or of another device; strategies that learn ask
-    its best points first, after the seeds. A strategy never asks an infeasible point, nor a point that was asked or
-    told before, and never waits for a particular result.
+    for planning and not enforced. seeds: configurations to ask first, without the infeasible ones. prior: results of an
+    earlier run or of another device; strategies that learn ask its best points first, after the seeds. A strategy never
+    asks an infeasible point, nor a point that was asked or told before, and never waits for a particular result.
     """
 
     name: ClassVar[str]

@@ -300,6 +300,7 @@ ACCEPTED = [
     '#include "cuda_fp16.h" /* half */',
     "#include <cuda/std/limits>",
     "#pragma unroll 4",
+    '#pragma message("built for sm_80")',
     '_Pragma("unroll 8") for (;;) {}',
     "int x = 1'000'000; char c = '\\''; char d = u8'a';",
     'asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(a) : "l"(b));',

@@ -373,6 +373,23 @@ class TestPrimitives:
         met = [one.op for one in subject.everything() if one.what == "call" and one.op.startswith("__syncthreads")]
         assert met == ["__syncthreads_Load", "__syncthreads", "__syncthreads_Reduce"] and not subject.problems
 
+    def test_tensor_cores_take_float32_of_fewer_bits(self) -> None:
+        code = """#include <mma.h>
+using namespace nvcuda;
+__global__ void k(const float* a, const float* b, float* c) {
+    wmma::fragment<wmma::matrix_a, 16, 16, 8, wmma::precision::tf32, wmma::row_major> x;
+    wmma::fragment<wmma::matrix_b, 16, 16, 8, wmma::precision::tf32, wmma::col_major> y;
+    wmma::fragment<wmma::accumulator, 16, 16, 8, float> z;
+    wmma::fill_fragment(z, 0.0f);
+    wmma::load_matrix_sync(x, a, 8);
+    wmma::load_matrix_sync(y, b, 8);
+    for (int i = 0; i < x.num_elements; ++i) x.x[i] = wmma::__float_to_tf32(x.x[i]);
+    wmma::mma_sync(z, x, y, z);
+    wmma::store_matrix_sync(c, z, 16, wmma::mem_row_major);
+}
+"""
+        assert "wmma::precision::tf32" in read_kernel(code, None, "k.cu").slice.text
+
     def test_what_a_function_takes_by_reference_may_change(self) -> None:
         code = """#include <cub/block/block_scan.cuh>
         __global__ void k(const int* x, int* y, int n) {
