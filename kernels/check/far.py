@@ -120,13 +120,14 @@ def _repeats(task: Task, period: Workload, far: Workload, repeats: int) -> bool:
             return False
         if argument.role != "in":
             results.add(bool(grown))
-        chosen = chosen or (not grown and _indices_of(argument, period, far) > 0)
+        chosen = chosen or (not grown and _indices_of(task, argument, period, far) > 0)
     return results == {True} or (results == {False} and chosen)
 
 
-def _indices_of(argument: Argument, period: Workload, far: Workload) -> int:
+def _indices_of(task: Task, argument: Argument, period: Workload, far: Workload) -> int:
     """How many numbers an array of indices may hold in `period`, where it may hold more in `far`; 0 where not."""
-    if argument.role != "in" or argument.fill.high is None or argument.fill.kind in ORDERED:
+    may_choose = argument.role == "in" and argument.fill.high is not None and argument.fill.kind not in ORDERED
+    if not may_choose or any(DTYPES[dtype].is_float for dtype in task.dtypes_of(argument)):
         return 0
     before, after = (1 + one.mean + one.scale for one in map(argument.fill.at, (period, far)))
     return round(before) if after > before else 0
@@ -217,7 +218,8 @@ class _Arrays:
         device, buffer = self._data.device, self._buffers[place.argument.name]
         short, whole = device.array(self._data.view(place, 0), place.dtype), device.array(buffer, place.dtype)
         outer, repeats = self._axes(place)
-        if repeats == 1 and (count := _indices_of(place.argument, self._far.period.workload, self._far.workload)):
+        count = _indices_of(self._data.task, place.argument, self._far.period.workload, self._far.workload)
+        if repeats == 1 and count:
             # Each index chooses the same element of any of the periods.
             further = count * np.random.default_rng(SEED).integers(self._far.repeats, size=short.size)
             short = short + device.xp.asarray(further.astype(short.dtype))
