@@ -263,7 +263,7 @@ speak of, such as infinity less infinity, and an element that should be one may 
 HEAVY = frozenset(("outliers", "columns", "heavy_tails", "sorted", "exponents", "peak", "hidden", "lowest"))
 """Where a few elements have the largest rounding errors, as large terms or partial sums happen to cancel: another order
 of a sum has several times the largest error, and so do tensor cores, which cut off the bits that an FMA rounds."""
-EVEN = frozenset(("ties", "constant", "padding", "counts", "zeros", "signed_zeros"))
+EVEN = frozenset(("ties", "constant", "padding", "symmetric", "counts", "zeros", "signed_zeros"))
 """Where many terms of a sum are equal."""
 COMPARABLE = frozenset(KINDS) - HEAVY - EVEN - {"tiny"}
 """Where the root mean square of the errors tells how precisely a kernel computes. Where terms are nearly equal, as are
