@@ -40,7 +40,7 @@ REPEATS = range(64, (1 << 13) + 1)
 MAX_FLOPS, MAX_SECONDS, TIMED = 1e12, 3.0, 5
 """Of a launch; the seconds are the plain kernel's for a period, the least of so many, times the periods."""
 MAX_STEPS, DRAWS, CHOICES = 2, 16, 4
-"""Steps; sets of sizes drawn for each; and of those that fit, how many the longest is taken from."""
+"""Steps, sets of sizes drawn for each, and fitting sets of which the longest is taken."""
 BITS = (14, 24)
 """Of the size of a period that is repeated: longer ones are for arrays of one size."""
 FREE_SHARE = 0.75
@@ -111,7 +111,7 @@ def _drawn(
 
 def _repeats(task: Task, period: Workload, far: Workload, repeats: int) -> bool:
     """Whether each array is that of `period`, as it is or repeated along one axis, as all results are, or none where
-    indices choose among what is repeated."""
+    indices choose elements of a repeated array."""
     results, chosen = set[bool](), False
     for argument in task.arrays:
         short, long = task.shape_of(argument, period), task.shape_of(argument, far)

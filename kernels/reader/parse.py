@@ -252,8 +252,8 @@ class Unit:
             raise SourceError(f"{self.where}: libclang cannot read the source ({error}).") from error
         self._taken += time.process_time() - begun
         if self._taken > MAX_SECONDS:
-            why = f"libclang takes more than {MAX_SECONDS:.0f} s for what it instantiates"
-            raise SourceError(f"{self.where}: {why}: take the kernel, and what it uses, into a file of its own.")
+            why = f"libclang needs more than {MAX_SECONDS:.0f} s for its templates"
+            raise SourceError(f"{self.where}: {why}: move the kernel and its functions into a file of their own.")
         return [one for one in self.tree.diagnostics if one.severity >= 3]
 
     def _declared(self, diagnostics: Sequence[Any]) -> bool:

@@ -402,7 +402,7 @@ class Facts:
         return max((self.atoms[one].reach if one in self.atoms else 2 for one in form.atoms), default=0)
 
     def inner(self, form: Form) -> Iterator[Form]:
-        """The form, and those of which the operations in it are made."""
+        """The form, and the operands of its operations."""
         yield form
         for atom in form.atoms & self.atoms.keys():
             for part in self.atoms[atom].parts:

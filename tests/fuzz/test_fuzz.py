@@ -109,7 +109,7 @@ def test_sources() -> None:
         except SourceError as error:
             assert str(error).startswith("the source")
 
-    fuzz(40, st.text(alphabet="__global__ void k(float* p){}[];<>=+*if for return 0123\n#define", max_size=200), check)
+    fuzz(100, st.text(alphabet="__global__ void k(float* p){}[];<>=+*if for return 0123\n#define", max_size=200), check)
 
 
 @pytest.mark.parametrize(("name", "options"), [("task.toml", ()), ("template.toml", ("--json",))])

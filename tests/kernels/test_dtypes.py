@@ -81,14 +81,7 @@ TOLERANCES["float64"] = Tolerance(rtol=1e-5, atol=1e-5)
 FLOATS = tuple(name for name, one in DTYPES.items() if one.is_float)
 
 
-# Compiling for a type takes seconds: those that are as wide as another one, or as signed, are left to the slow tests.
-LIKE_OTHERS = ("int64", "uint32", "int16", "uint8")
-
-
-@pytest.mark.parametrize(
-    "dtype",
-    [pytest.param(one, marks=pytest.mark.slow if one in LIKE_OTHERS else ()) for one in DTYPES if one != "bool"],
-)
+@pytest.mark.parametrize("dtype", [one for one in DTYPES if one != "bool"])
 def test_right_and_wrong_of_every_type(opened: Any, dtype: str) -> None:
     exact = not DTYPES[dtype].is_float
     data = data_of(opened, dtype, Tolerance(rtol=0, atol=0) if exact else TOLERANCES[dtype])

@@ -506,17 +506,17 @@ def require_bounds(task: Task, limits: DeviceLimits, source: str) -> int:
     return len(steps)
 
 
-def by_turns(names: Sequence[str], fast: str = "") -> list[Any]:
-    """Each name, or those that begin with `fast`, on one kind of device by turns; with the slow tests all on both."""
+def by_turns(names: Sequence[str]) -> list[Any]:
+    """Each name on one kind of device by turns; with the slow tests all on both."""
     every = itertools.product(enumerate(names), enumerate((GPU, CPU)))
     marks = {True: (), False: pytest.mark.slow}
     return [
-        pytest.param(name, limits, id=f"{name} {limits.kind}", marks=marks[at % 2 == place and name.startswith(fast)])
+        pytest.param(name, limits, id=f"{name} {limits.kind}", marks=marks[at % 2 == place])
         for (at, name), (place, limits) in every
     ]
 
 
-@pytest.mark.parametrize(("name", "limits"), by_turns(sorted(PATHS), "library/s"))
+@pytest.mark.parametrize(("name", "limits"), by_turns(sorted(PATHS)))
 def test_steps_for_each_template_of_a_task_keep_to_the_bounds(name: str, limits: DeviceLimits) -> None:
     task = read_task(PATHS[name])
     if limits.backend in task.backends and any(limits.kind in one.devices for one in task.workloads):

@@ -3,7 +3,7 @@
 A pass is a record (`record.Pass`) in the list `template.RULES`, in the order in which a template lists parameters:
 
 - `needs(subject)` looks at the facts (`subject.facts`), the launch and how threads share work (`subject.work`), and
-  gives what it found, or raises `Refused` with the reason why not, which holds and names the code.
+  returns its findings, or raises `Refused` with a reason that names the code.
 - `change(subject, found)` fills in a `Change`: parameters, whose first values leave the kernel as it came;
   edits of the source; layers around its body; lines before it; constraints; what becomes of the launch. By then the
   subject says coordinates, builtins, blocks and cache hints as the passes before (`after`) have made them.

@@ -258,13 +258,8 @@ SEVERAL = {
 def sources(folders: list[str]) -> Iterator[tuple[str, Task]]:
     for file in sorted(file for folder in folders for file in Path(folder).glob("*/task.toml")):
         yield str(file), read_task(file)
-    yield from ((name, drafted(name)[0]) for name in plain(folders))
+    yield from ((name, drafted(name)[0]) for name in KERNELS)
     yield from (OWN | SEVERAL).items()
-
-
-def plain(folders: list[str]) -> list[str]:
-    """The plain kernels: all with the raw ones, else every fourth."""
-    return list(KERNELS)[:: 1 if str(RAW) in folders else 4]
 
 
 def everything(folders: list[str]) -> dict[str, object]:
@@ -275,7 +270,7 @@ def everything(folders: list[str]) -> dict[str, object]:
             found = rewritten(task) if [backend] == [*task.backends] else rewrite(task, backend)
             template, skipped = found.template, found.skipped
             made[f"{name} {backend}"] = [skipped, template and [template.id, template.model_dump(mode="json")]]
-    for name in plain(folders):
+    for name in KERNELS:
         made[f"draft of {name}"] = repr(draft_of(name))
     return made
 
