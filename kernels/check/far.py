@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import math
 import operator
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -38,7 +39,7 @@ MARGIN = 1.03
 REPEATS = range(64, (1 << 13) + 1)
 """Of the period: fewer leave too much to the reference, and of shorter periods a launch takes longer than its work."""
 MAX_FLOPS, MAX_SECONDS, TIMED = 1e12, 3.0, 5
-"""Of a launch; the seconds are the plain kernel's for a period, the least of so many, times the periods."""
+"""Of a launch; the seconds are the plain kernel's for a period, by the least of so many times, times the periods."""
 MAX_STEPS, DRAWS, CHOICES = 2, 16, 4
 """Steps, sets of sizes drawn for each, and fitting sets of which the longest is taken."""
 BITS = (14, 24)
@@ -147,8 +148,9 @@ def _launched_far(
     candidate: Candidate, baseline: Candidate, far: FarStep, data: WorkloadData
 ) -> Passed | Skipped | Outcome:
     task, name, standard = data.task, far.workload.name, dict[str, Deviation]()
-    # Of several, as the first one loads the kernel, and others may use the device.
-    seconds = far.repeats * min(time_baseline(baseline, far.period, data) for _ in range(TIMED))
+    # The least of several, as the first one loads the kernel, and others may use the device.
+    plain = min(time_baseline(baseline, far.period, data) for _ in range(TIMED))
+    seconds = far.repeats * (plain - min(_time_nothing(data) for _ in range(TIMED)))
     if seconds > MAX_SECONDS:
         return Skipped(name, f"a launch of the plain kernel takes {seconds:.2g} s", reason="time")
     needed = array_bytes(task, far.workload)
@@ -177,6 +179,14 @@ def _launched_far(
         else:
             return found
     return Passed(name, standard, beside, deterministic=True, derived=True)
+
+
+def _time_nothing(data: WorkloadData) -> float:
+    """Seconds that a launch takes beside its kernel's."""
+    begun = time.monotonic()
+    data.device.pollute()
+    data.device.synchronize()
+    return time.monotonic() - begun
 
 
 class _Arrays:
