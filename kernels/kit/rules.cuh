@@ -69,7 +69,30 @@ __device__ __forceinline__ void put(const Elements<type_, count_>& from, place_ 
     }
 }
 }
-//: rows vectors
+//: turns
+namespace tunesmith {
+// turn(i) from i on by `step` below `bound`. Where i has no sign, so that it may wrap around, compilers test it between the
+// rounds that they unroll, and load for one round at a time.
+template <class index_, class bound_, class step_, class turn_>
+__device__ __forceinline__ void turns(index_ i, bound_ bound, step_ step, turn_ turn) {
+#if defined(TUNESMITH_UNROLL) && TUNESMITH_UNROLL > 1
+    if constexpr (index_(-1) > index_(0)) {
+        const unsigned long long ahead = (TUNESMITH_UNROLL - 1) * (unsigned long long)step;
+        while (i < bound && bound - i > ahead)
+#pragma unroll
+            for (int k = 0; k < TUNESMITH_UNROLL; ++k, i += step) turn(i);
+#pragma unroll 1
+        for (; i < bound; i += step) turn(i);
+        return;
+    }
+#endif
+#ifdef TUNESMITH_UNROLL
+#pragma unroll TUNESMITH_UNROLL
+#endif
+    for (; i < bound; i += step) turn(i);
+}
+}
+//: rows vectors turns
 namespace tunesmith {
 template <int count_, class vector_, class type_, class index_> __device__ __forceinline__ vector_* whole(type_* place, index_ unit) {
     return reinterpret_cast<vector_*>(place) + unit;
@@ -112,10 +135,7 @@ __device__ __forceinline__ void row(index_ first, index_ step, index_ units, ind
 #pragma unroll
     for (int k = 0; k < keep_; ++k)
         if (first + k * step < units) turn<count_, true>((index_)(first + k * step), k, body, arrays...);
-#ifdef TUNESMITH_UNROLL
-#pragma unroll TUNESMITH_UNROLL
-#endif
-    for (index_ unit = first + keep_ * step; unit < units; unit += step) turn<count_, false>(unit, 0, body, arrays...);
+    turns((index_)(first + keep_ * step), units, step, [&](index_ unit) { turn<count_, false>(unit, 0, body, arrays...); });
     for (index_ i = first + units * count_; i < bound; i += step) body(i, *element(arrays.place, i * arrays_::SIZE)...);
 }
 }

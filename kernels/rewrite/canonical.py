@@ -4,8 +4,8 @@ Owns the edits of a kernel's body after which it computes the same in the launch
 kernel ends with stands in its place, as does what a function returns of an index or a load, macros with a thread's
 number are expanded, axes that the launch does not have are numbers, blocks of which only the number of a thread counts
 have one axis, coordinates are computed by the extents of blocks, loops that step by these have a variable of their own,
-a pointer that advances with a loop stays, with the distance in its place, and what a thread adds up in memory is added
-up in a register.
+which counts from the beginning of a row, a pointer that advances with a loop stays, with the distance in its place, and
+what a thread adds up in memory is added up in a register.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from tunesmith.kernels.spec.template import LaunchGeometry
 
 _TELLING = frozenset({*BUILTINS, *WORK_ITEM, "for", "return"})
 """Words of the macros that are expanded."""
+_OF_BLOCKS = frozenset({"blockIdx.", "gridDim."})
 
 
 def canonical(read: Callable[[str], Syntax], code: str, launch: LaunchGeometry) -> tuple[Facts, LaunchGeometry]:
     """Facts of a source in the spelling that the passes know, and the launch of that. read: makes the syntax of a
     source; launch: the task's. Raises `SourceError`."""
     facts = Facts(read(code))
-    for step in (_called, _returned, _macros, _axes, _one_axis, _extents, _loops, _advances, _sums):
+    for step in (_called, _returned, _macros, _axes, _one_axis, _extents, _loops, _rows, _advances, _sums):
         # Several times, as macros have macros in them, and loops loops.
         for _ in range(8):
             edits = [] if facts.oddities else step(facts, launch)
@@ -276,6 +277,34 @@ def _stepped(facts: Facts, loop: Node, step: Node) -> Symbol | None:
     plain = variable.type.what == "number" and not (variable.volatile or variable.static or made.type.reference)
     after = any(one.start >= loop.end for one in facts.uses(variable))
     return variable if here and known and plain and not after else None
+
+
+def _rows(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
+    """Loops of the threads of a block that begin where a row does, as loops that count from the beginning of the
+    row."""
+    language, found, last = facts.syntax.language, list[Edit](), 0
+    thread, threads = (builtin(f"{word}.x", language) for word in ("threadIdx", "blockDim"))
+
+    def text(atom: str) -> str | None:
+        return facts.atoms[atom].symbol.name or (builtin(atom, language) if atom[:-1] in _OF_BLOCKS else None)
+
+    for loop in facts.loops:
+        start, test, body = loop.node.kids[0], loop.node.kids[1], loop.body
+        begin = loop.first - Form.atom("threadIdx.x")
+        same = begin.terms and max(map(facts.reach, (begin, loop.bound))) < 2 and loop.step == Form.atom("blockDim.x")
+        plain = start.what == "declaration" and test.op == "<" and not (loop.fixed or test.fixed or body.fixed)
+        row, name, column = begin.written(text), loop.variable.name, f"{loop.variable.name}_in_row"
+        unused = column not in {one.op for one in loop.node.walk() if one.what == "name"}
+        if not (same and plain and row and unused) or loop.variable in facts.changed_in(body) or loop.node.start < last:
+            continue
+        last, type_ = loop.node.end, loop.variable.written
+        bound = f"({facts.text(test.kids[1])}) - ({row})"
+        head = f"for ({type_} {column} = {thread}; {column} < {bound}; {column} += {threads}) "
+        declared = f"{{\nconst {type_} {name} = ({row}) + {column};"
+        block = body.what == "block"
+        found.append(Edit(loop.node.start, body.start + block, (head, declared)))
+        found += [] if block else [insert(facts.syntax.end(body), "\n}")]
+    return found
 
 
 def _advances(facts: Facts, launch: LaunchGeometry) -> list[Edit]:

@@ -705,6 +705,30 @@ class Facts:
             return None
         return self._functions.get(call.symbol.definition.extent.start.offset - self.syntax._shift)
 
+    def alike(self, node: Node) -> bool:
+        """Whether an expression is the same for all threads of a block, for certain."""
+        for part in (one for source in self.sources(node) for one in source.walk()):
+            if part.what in ("assign", "asm", "call", "count", "lambda"):
+                return False
+            if part.what == "builtin" and not part.op.startswith(("blockIdx.", "blockDim.", "gridDim.")):
+                return False
+            symbol = part.symbol if part.what == "name" else NOTHING
+            once = symbol in self.parameters or self.is_once(symbol)
+            if symbol.what in ("variable", "parameter") and (symbol in self.changed or not once):
+                return False
+            if part.what in ("index", "deref"):
+                root, _ = self.place_of(part) or (NOTHING, ZERO)
+                if root not in self.arrays or not root.type.const or root.volatile:
+                    return False
+        return True
+
+    def _waits(self, node: Node, within: frozenset[int] = frozenset()) -> bool:
+        """Whether a node is a barrier, or calls a function that has one."""
+        inside = self.function(node) if node.what == "call" else None
+        if inside is None or inside.start in within:
+            return node in self.barriers
+        return any(self._waits(one, within | {inside.start}) for one in inside.walk())
+
     # Loops.
 
     @cached_property
@@ -809,11 +833,15 @@ class Facts:
             odd("preprocessor", self.body, "the preprocessor chooses its code by type")
         if self.syntax.launches:
             odd("dynamic parallelism", self.body, "it launches kernels")
+        waiting = [one for one in self.body.walk() if self._waits(one)]
         for leaves in (one for one in self.body.walk() if one.what == "return"):
             rounds = [one for one, _ in leaves.above() if one.what in LOOPS]
-            for one in self.barriers:
-                if one.start > leaves.start or not self.body.holds(one) or any(loop.holds(one) for loop in rounds):
-                    odd("early return", self.barriers[0], "threads may return while others wait at a barrier")
+            tests = [one.kids[0] for one, part in leaves.above() if one.what == "if" and part is not one.kids[0]]
+            if not rounds and tests and all(map(self.alike, tests)):
+                continue
+            for one in waiting:
+                if one.start > leaves.start or one.inside(LAMBDA) or any(loop.holds(one) for loop in rounds):
+                    odd("early return", one, "threads may return while others wait at a barrier")
         attribute = self.ahead(_ATTRIBUTES)
         if attribute is not None:
             found["attribute"] = f"it has {attribute[0].decode(errors='replace')}, which the rules do not know"

@@ -7,11 +7,12 @@ size of the block is free and the grid is not. Fixed: neither was recognised, wi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tunesmith.kernels.reader.syntax import Node, Symbol
+from tunesmith.kernels.reader.syntax import Kind, Node, Symbol
 from tunesmith.kernels.rewrite.facts import AXES, ENDS, Condition, Facts, grid_size
 from tunesmith.kernels.rewrite.forms import ZERO, Form
 from tunesmith.kernels.rewrite.rounds import Carried
@@ -164,10 +165,7 @@ def bare(statement: Node) -> Node:
 
 
 def _rows(facts: Facts) -> Work:
-    most = _most_threads(facts)
-    if isinstance(most, str):
-        return fixed(most)
-    understood, loops = set[Node](), 0
+    understood, loops, most = set[Node](), 0, MAX_BLOCK_THREADS
     inside = [(loop, facts.body) for loop in facts.loops] + facts.loops_of_functions
     for loop, within in inside:
         if loop.kind != "block":
@@ -180,13 +178,17 @@ def _rows(facts: Facts) -> Work:
             return fixed(why)
         loops += 1
         understood |= {one for part in (loop.node.kids[0], loop.node.kids[2]) for one in part.walk()}
+    for one in facts.body.walk():
+        # What nothing asks for any more, such as a place in a row whose loop counts from the row's beginning now.
+        if one.what == "variable" and one.kids and not facts.uses(one.symbol):
+            understood |= set(one.kids[-1].walk())
     for use in facts.builtins():
         if use in understood or use.op.startswith(("blockIdx.", "gridDim.")):
             continue
-        generic = use.op in ("threadIdx.x", "blockDim.x") and all(
-            one in understood or _generic(facts, one, use.op) for one in meanings(facts, use)
-        )
-        if not generic:
+        asked = [one for one in meanings(facts, use) if one not in understood]
+        if use.op not in ("threadIdx.x", "blockDim.x") or not all(
+            most := min(most, _generic(facts, one, use.op)) for one in asked
+        ):
             return fixed(f"it uses {facts.text(use)} in a way that may depend on the size of a block")
     if not loops:
         return fixed("it has no loop that steps by the size of a block")
@@ -233,49 +235,63 @@ def reads_thread(facts: Facts, node: Node) -> bool:
     return any(one.what == "builtin" and one.op.startswith(("threadIdx", "@")) for one in used)
 
 
-def _most_threads(facts: Facts) -> int | str:
-    """The threads for whose warps the arrays in shared memory have an element each; or why that is not known."""
-    most = MAX_BLOCK_THREADS
-    for one in facts.shared:
-        if one.type.what != "array" or not one.type.size:
-            continue
-        element = one.type.element
-        written = "" if one.declared is None else facts.text(one.declared)
-        if (
-            element is None
-            or element.what == "array"
-            or not written.rstrip("]").rstrip().split("[")[-1].strip().isdigit()
-        ):
-            return f"the size of the shared array `{one.name}` may depend on that of a block"
-        most = min(most, WARP * (one.type.size // max(element.size, 1)))
-    return most
-
-
-def _generic(facts: Facts, use: Node, name: str) -> bool:
-    """Whether a use of a thread's number, or of the block's size, means the same in blocks of any whole warps."""
+def _generic(facts: Facts, use: Node, name: str) -> int:
+    """Threads of a block, at most, for which a use of a thread's number, or of the block's size, means the same in
+    blocks of any whole warps; 0 for another use."""
     above = use.parent
     if above is None or not above.kids:
-        return False
+        return 0
     if above.what == "unary":
-        return name == "threadIdx.x" and above.op == "!"
+        return MAX_BLOCK_THREADS * (name == "threadIdx.x" and above.op == "!")
     if above.what != "binary" or above.kids[0] is not use:
-        return False
+        return 0
     other = facts.form(above.kids[1]).constant
-    if name == "threadIdx.x" and (above.op, other) in (("==", 0), ("%", WARP), ("&", WARP - 1)):
-        return True
-    if (above.op, other) in (("/", WARP), (">>", 5)):
-        return all(_of_warps(facts, one, name) for one in meanings(facts, above))
-    return False
+    if name == "threadIdx.x" and (
+        (above.op, other) in (("==", 0), ("%", WARP), ("&", WARP - 1), ("<", WARP))
+        or (above.op == "<" and any(_are_warps(facts, one) for one in facts.sources(above.kids[1])))
+    ):
+        return MAX_BLOCK_THREADS
+    if name == "blockDim.x" and (above.op, other) == ("+", WARP - 1) and above.parent is not None:
+        above = above.parent
+    if _by_warps(facts, above):
+        return min((_of_warps(facts, one, name) for one in meanings(facts, above)), default=0)
+    return 0
 
 
-def _of_warps(facts: Facts, use: Node, name: str) -> bool:
-    """Whether a warp's number is only an index or compared with 0, or the number of warps only a bound."""
+def _by_warps(facts: Facts, node: Node) -> bool:
+    """Whether an expression is a number divided by that of a warp's threads, of floats, too."""
+    by = node.kids[1] if node.what == "binary" and node.op in ("/", ">>") else None
+    return by is not None and (node.op, facts.form(by).constant or by.value) in (("/", WARP), (">>", 5))
+
+
+def _are_warps(facts: Facts, node: Node) -> bool:
+    """Whether an expression is the number of a block's warps."""
+    threads = Form.atom("blockDim.x")
+    return _by_warps(facts, node) and facts.form(node.kids[0]) in (threads, threads + Form.number(WARP - 1))
+
+
+def _of_warps(facts: Facts, use: Node, name: str) -> int:
+    """Threads of a block, at most, where a warp's number is only an index or compared with 0, or the number of warps
+    only a bound; 0 where not."""
     above = use.parent
     if above is None:
-        return False
+        return 0
+    if name == "threadIdx.x" and above.what == "index":
+        array, depth = above.kids[0], 1
+        while array.what == "index":
+            array, depth = array.kids[0], depth + 1
+        return WARP * _length(facts, array.symbol, above.kids[0].type, depth)
     if name == "threadIdx.x":
-        if above.what == "index":
-            array = above.kids[0].symbol
-            return array is not None and array.shared and array.type.what == "array" and array.type.size > 0
-        return above.what == "binary" and above.op in ("==", "!=") and facts.form(above.kids[1]).constant == 0
-    return above.what == "binary" and above.op == "<" and above.kids[1] is use
+        zero = above.what == "binary" and above.op in ("==", "!=") and facts.form(above.kids[1]).constant == 0
+        return MAX_BLOCK_THREADS * zero
+    return MAX_BLOCK_THREADS * (above.what == "binary" and above.op == "<" and above.kids[1] is use)
+
+
+def _length(facts: Facts, array: Symbol, type_: Kind, depth: int) -> int:
+    """The elements that a dimension of an array in shared memory has, where the source says them as a number; else
+    0, as they may depend on the size of a block."""
+    written = "" if array.declared is None or not array.shared else facts.text(array.declared)
+    extents = re.findall(r"\[\s*(\w+)\s*\]", written)
+    if type_.what != "array" or type_.element is None or len(extents) < depth or not extents[depth - 1].isdigit():
+        return 0
+    return type_.size // max(type_.element.size, 1)

@@ -13,8 +13,8 @@ import re
 from collections.abc import Collection
 
 from tunesmith.kernels.reader.syntax import NOTHING, Node, Symbol
-from tunesmith.kernels.rewrite.edits import Edit, insert, switched, wrap
-from tunesmith.kernels.rewrite.facts import AXES, Facts
+from tunesmith.kernels.rewrite.edits import Edit, Span, insert, replace, span, switched, wrap
+from tunesmith.kernels.rewrite.facts import AXES, Facts, Loop, may_end
 from tunesmith.kernels.rewrite.forms import Form
 from tunesmith.kernels.rewrite.passes.record import BOTH, Change, Pass, Refused, Subject, require, required
 
@@ -24,6 +24,8 @@ MAX_ARRAY_LENGTH = (1 << 31) - 1
 MAX_COORDINATE = MAX_ARRAY_LENGTH - (1 << 20)
 """Threads along an axis: below what an `int` holds by more than blocks and items of any size round up."""
 _WIDE_WORDS = re.compile(rb"(?:\b(?:unsigned|signed)\s+)?\blong(?:\s+long)?(?:\s+int)?\b|\b\w+\b")
+_PLAIN = frozenset({"binary", "builtin", "cast", "literal", "name", "unary"})
+"""Kinds of nodes of which a number is made that is the same in each round where its variables are."""
 _COMPARED = frozenset({"<", ">", "<=", ">=", "==", "!="})
 
 
@@ -44,10 +46,40 @@ def _loops(subject: Subject) -> list[Node]:
 def _unroll(subject: Subject, loops: list[Node]) -> Change:
     name = subject.name("UNROLL")
     pragma = f"\n#if {name} > 0\n#pragma unroll {name}\n#endif\n"
-    made = Change(edits=[insert(one.start, pragma) for one in loops])
+    made = Change()
+    for one in loops:
+        loop = subject.facts.loop(one)
+        if subject.backend == "cuda" and loop is not None and _may_wrap(subject.facts, loop):
+            made.edits.append(_by_turns(loop, name, pragma))
+            made.kit = ("turns",)
+        else:
+            made.edits.append(insert(one.start, pragma))
     made.parameter(name, (0, 1, 2, 4, 8), "how far loops are unrolled; 0: as the compiler likes")
     made.header.append(f"#if {name} > 0\n#define TUNESMITH_UNROLL {name}\n#endif")
     return made
+
+
+def _may_wrap(facts: Facts, loop: Loop) -> bool:
+    """Whether a loop's number has no sign and may wrap around, and each round depends on that number alone, so that
+    several may be one after the other without a test between them."""
+    test, update = loop.node.kids[1:3]
+    parts = [test, update.kids[-1]]
+    plain = all(one.what in _PLAIN and not one.fixed for part in parts for one in part.walk())
+    wraps = test.op in "<>" and update.op == "+=" and loop.kind != "counting" and loop.variable.type.least == 0
+    kept = {loop.variable, *(symbol for part in parts for symbol in facts.names_in(part))}
+    alone = not kept & facts.changed_in(loop.body) and not may_end(loop.body, loop.node)
+    return plain and wraps and alone and not loop.fixed
+
+
+def _by_turns(loop: Loop, name: str, pragma: str) -> Edit:
+    """A loop as one of the kit, which tests its number once in so many rounds."""
+    node, kind = loop.node, loop.variable.written
+    bound = node.kids[1].kids[node.kids[1].op == "<"]
+    opens = f"\n#if {name} > 1\ntunesmith::turns(({kind})("
+    turn = f", [&]({kind} {loop.variable.name}) {{\n#else{pragma}"
+    parts = (span(loop.first_node), "), ", span(bound), ", ", span(node.kids[2].kids[1]), turn)
+    head = Span(node.start, loop.body.start)
+    return replace(node, opens, *parts, head, "\n#endif\n", span(loop.body), f"\n#if {name} > 1\n; }});\n#endif\n")
 
 
 def _slow(subject: Subject) -> None:

@@ -90,6 +90,33 @@ LOOPS = [
     *same((LINE, XY, 203), [{"VEC": 4, "BLOCK": 128}], "int i = INDEX; LIMIT(i, n, (void)0) y[i] = x[i];", more=MACROS),
 ]
 """Loops of the grid, and macros."""
+THREE, UNSIGNED = LaunchGeometry(grid=("3",), block=("64",)), "unsigned row = blockIdx.x * n, end = row + n;"
+OF_ROWS: Any = {"x": ("in", "float32", "3 * n"), "w": ("in", "int32", "3"), "y": ("inout", "float32", "3 * n")}
+BY_ROWS = [
+    case
+    for warps in ("(blockDim.x >> 5)", "(blockDim.x + 31) / 32", "blockDim.x / 32.f")
+    for case in same(
+        (THREE, OF_ROWS, 203),
+        [{"BLOCK": 128}, {"ROW_VEC": 4, "KEEP": 2}, {"UNROLL": 4}, {"UNROLL": 8, "BLOCK": 32, "ROW_VEC": 2}],
+        # All threads of a block return, or none.
+        f"""const int kind = w[blockIdx.x]; if (kind % 3 == 0) return; {UNSIGNED} float s = 0;
+        const unsigned at = row + threadIdx.x; __shared__ float all;
+        for (unsigned i = at; i < end; i += blockDim.x) s += x[i];
+        s = of_block(s); if (threadIdx.x == 0) all = s; __syncthreads();
+        for (unsigned i = at; i < end; i += blockDim.x) {{ s = x[i] - all / n; y[i] = s * kind; }}""",
+        more=text_of("rows").replace("WARPS", warps),
+    )
+]
+BY_ROWS += same(
+    (THREE, OF_ROWS, 203),
+    [{"UNROLL": 4}, {"UNROLL": 8}],
+    # Rounds that go on at once, by numbers that may wrap around, and rounds that may end their loop.
+    f"{UNSIGNED} for (size_t i = row + threadIdx.x % 7; i < end; i += 7) if (threadIdx.x < 7) y[i] += x[i];",
+    f"{UNSIGNED} if (threadIdx.x == 0) {{ for (unsigned i = row; end > i; i += 3) {{ if (x[i] > 2) break; y[i] = x[i]; }} }}",
+    f"{UNSIGNED} if (threadIdx.x == 0) {{ for (unsigned i = row; i < end; i += 2) {{ y[i] = i; i += x[i] > 2; }} }}",
+    "for (unsigned i = 6 + threadIdx.x % 2; threadIdx.x < 2 && i < 9; i += 2) y[i] = 7;",
+)
+"""Loops of a block over a row of its own, from where it begins."""
 SQUARE = LaunchGeometry(grid=("ceil_div(n, 32)", "ceil_div(n, 8)"), block=("32", "8"))
 PRODUCT = same(
     (SQUARE, {name: PLANE["a"] for name in "ax"} | {"y": ("inout", "float32", "n * n")}, 75),
@@ -143,7 +170,7 @@ OPENCL += [
 ]
 
 
-@pytest.mark.parametrize(("task", "configs", "n"), [*SPELT, *CALLED, *LOOPS, *PRODUCT, *OPENCL])
+@pytest.mark.parametrize(("task", "configs", "n"), [*SPELT, *CALLED, *LOOPS, *BY_ROWS, *PRODUCT, *OPENCL])
 def test_spellings_get_the_rewrites_of_what_they_say(task: Task, configs: list[Config], n: int) -> None:
     require_equal(task, configs, n)
 

@@ -209,13 +209,17 @@ class TestWithRules:
             ("tex2D<float>(0, 1, 2);", "tex2D"),
             ("saxpy<<<1, 2>>>(x, y, a, n);", "launches kernels"),
             ("cooperative_groups::tiled_partition<32>(cooperative_groups::this_thread_block());", "cooperative groups"),
-            ("if (n < 0) return; __syncthreads();", "barrier"),
+            ("if (threadIdx.x > n) return; __syncthreads();", "barrier"),
+            ("if (y[0] > 0) return; meet();", "barrier"),
             ("n = undeclared_here[", "clang does not understand"),
         ],
     )
     def test_odd_code_is_left_alone_with_the_reason(self, line: str, why: str) -> None:
         plain = SAXPY.sources("cuda").baseline
-        code = "#include <cooperative_groups.h>\n" + plain.template.source.replace("int i", f"{line}\n    int i")
+        code = (
+            "#include <cooperative_groups.h>\n__device__ void meet() { __syncthreads(); }\n"
+            + plain.template.source.replace("int i", f"{line}\n    int i")
+        )
         template = plain.template.model_copy(update={"source": code})
         sources = SAXPY.backends["cuda"].model_copy(
             update={"baseline": plain.model_copy(update={"template": template})}
