@@ -54,6 +54,7 @@ from tunesmith.kernels.check.verify import (
     time_baseline,
     unlaunchable,
     verify,
+    wrong_when_delayed,
 )
 from tunesmith.kernels.launch.contents import Contents
 from tunesmith.kernels.launch.reference import load_reference, prepare_contents
@@ -84,6 +85,8 @@ EDGES: tuple[Edge, ...] = ("end", "start", "read-only")
 """Where kernels reach beyond an array, the likelier first, and where they write to inputs and then restore them."""
 EDGE_WEIGHTS = (3, 3, 2)
 """How often each occurs on workloads that were made up."""
+DELAYED_STEPS = 16
+"""The first ones on made-up sizes, in which warps are delayed as on the task's own workloads."""
 TRIAL_KINDS = ("large", "negative", "outliers")
 """Contents on which a plain kernel that is not written for a scalar's value is likely to fail."""
 MAX_PROCESSES, CORES_PER_PROCESS, HOSTS_PER_PROCESS = 4, 2, 2
@@ -441,8 +444,10 @@ class StepRunner:
                 findings.unchecked.setdefault(beyond)
             elif beyond is not None:
                 return beyond
+        # Ahead of the launch that counts blocks: that leaves right results of the same contents in variables.
+        delayed = self._delayed(step, findings) if step.own or place < DELAYED_STEPS else None
         self._cover(step, findings)
-        return result
+        return delayed or result
 
     def on_step(self, step: Step, work: Callable[..., Any], seconds: float | None = None) -> Any:
         """See `DeviceWorker.on_step`; the process ends where its device cannot be used any more. seconds: the deadline
@@ -535,6 +540,25 @@ class StepRunner:
                 "--run-deadline."
             )
         self.baseline_ends = True
+
+    def _delayed(self, step: Step, findings: Findings) -> WrongResult | None:
+        """A rejection where the candidate's results are wrong when some warps are slow, and the baseline's are not."""
+        candidate, _, coverage = findings.kernels
+        if not isinstance(coverage, Coverage) or coverage.plain is None or not findings.counting:
+            return None
+        key = code_key(self.task, candidate.template, step.workload)
+        if key not in coverage.marked or key not in coverage.plain.marked:
+            return None
+        found = self.on_step(step, partial(wrong_when_delayed, coverage.twin(key), self.plain, step))
+        if isinstance(found, Skipped | None):
+            return None
+        plain = self.on_step(step, partial(wrong_when_delayed, coverage.plain.twin(key), self.plain, step))
+        if isinstance(found, WrongResult) and plain is None:
+            detail = f"on {step.name}, with some warps and blocks delayed: {found.detail}"
+            return replace(found, reason="nondeterministic", detail=detail)
+        why = f"whether results depend on the order of warps was not checked on {step.name}: {describe(found)}"
+        findings.unchecked.setdefault(why)
+        return None
 
     def _cover(self, step: Step, findings: Findings) -> None:
         """Counts the parts that run in a launch on this step's data; where one fails, nothing is known any more."""

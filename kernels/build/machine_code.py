@@ -156,6 +156,32 @@ _TABLE = re.compile(r"\.(?:global|const)\b[^;={}]*?([A-Za-z_$%][\w$]*)\s*(?:\[\d
 _LEAVES = re.compile(r"(?P<guard>@!?%?[\w$]+\s+)?(?P<word>bra|brx|ret|exit|trap)\b")
 
 
+FIRST_WITH_SLEEP = 70
+"""The first architecture that has `nanosleep`."""
+# The predicates differ between warps only, and nothing branches: threads that were together stay so.
+_SLEEP = """{{ .reg .pred tunesmith_p; .reg .u32 tunesmith_r, tunesmith_s;
+{drawn}mul.lo.u32 tunesmith_r, tunesmith_r, 0x9E3779B1;
+setp.lt.u32 tunesmith_p, tunesmith_r, {bound};
+shr.u32 tunesmith_r, tunesmith_r, {shift};
+@tunesmith_p nanosleep.u32 tunesmith_r; }}
+"""
+_SLEEP_OF_WARP = _SLEEP.format(drawn="mov.u32 tunesmith_r, %clock;\n", bound=1 << 24, shift=8)
+"""One time in 256, for up to 65 us."""
+_SLEEP_OF_BLOCK = _SLEEP.format(
+    drawn="""mov.u32 tunesmith_r, %gridid;
+mov.u32 tunesmith_s, %ctaid.y;
+mad.lo.u32 tunesmith_r, tunesmith_r, 0x85EBCA6B, tunesmith_s;
+mov.u32 tunesmith_s, %ctaid.z;
+mad.lo.u32 tunesmith_r, tunesmith_r, 0xC2B2AE35, tunesmith_s;
+mov.u32 tunesmith_s, %ctaid.x;
+mad.lo.u32 tunesmith_r, tunesmith_r, 0x27D4EB2F, tunesmith_s;
+""",
+    bound=1 << 29,
+    shift=11,
+)
+"""All warps of one block of the grid in 8, for up to 262 us, others of them in each launch."""
+
+
 @dataclass(frozen=True, slots=True)
 class MarkedArtifact:
     """Machine code whose basic blocks leave marks. blocks: of each the lines of the source that its instructions come
@@ -167,7 +193,8 @@ class MarkedArtifact:
 
 def mark_blocks(ptx: str, file: str, entry: str) -> tuple[str, tuple[tuple[int, ...], ...]]:
     """`ptx` in which the first instruction of each basic block that `entry` can reach is preceded by a store of 1 into
-    its word of `MARKS`, and the lines of these blocks in the order of their words.
+    its word of `MARKS`, and the lines of these blocks in the order of their words. Warps sleep at some of the
+    marks, and some blocks of the grid before they begin, so that a launch has another order than the usual one.
 
     file: the name of the source, as `#line` gives it; lines of other files count where they were inlined into it.
     entry: the kernel's name; other kernels, and functions that only these call, leave no marks. Raises `ValueError` for
@@ -177,9 +204,12 @@ def mark_blocks(ptx: str, file: str, entry: str) -> tuple[str, tuple[tuple[int, 
     files, bodies = files_named(text, file), list(_bodies(text))
     reached = _reached(text, bodies, entry)
     found, made, position = list[set[int]](), list[str](), 0
+    target = re.search(r"^\s*\.target\s+sm_(\d+)", text, re.MULTILINE)
+    sleeps = target is not None and int(target[1]) >= FIRST_WITH_SLEEP
     for function, start, end in bodies:
-        body = text[start:end]
-        made += [text[position:start], *(_marked(body, files, found) if function in reached else [body])]
+        body, first = text[start:end], _SLEEP_OF_BLOCK if function == entry else _SLEEP_OF_WARP
+        sleep = (first, _SLEEP_OF_WARP) if sleeps else ("", "")
+        made += [text[position:start], *(_marked(body, files, found, sleep) if function in reached else [body])]
         position = end
     if not found:
         raise ValueError("the PTX has no function with a body")
@@ -243,8 +273,10 @@ def _tokens(body: str) -> Iterator[re.Match[str]]:
         yield token
 
 
-def _marked(body: str, files: set[int], blocks: list[set[int]]) -> Iterator[str]:
-    """The pieces of `body` with marks; adds its blocks to `blocks`. files: the numbers of the source in `.loc`."""
+def _marked(body: str, files: set[int], blocks: list[set[int]], sleep: tuple[str, str]) -> Iterator[str]:
+    """The pieces of `body` with marks; adds its blocks to `blocks`. files: the numbers of the source in `.loc`. sleep:
+    instructions beside the first mark, if no jump can lead back to it, and beside others."""
+    sleeping, later = sleep
     line, begins, reachable, placed = 0, True, True, True
     for token in _tokens(body):
         kind, text = token.lastgroup, token.group()
@@ -253,9 +285,11 @@ def _marked(body: str, files: set[int], blocks: list[set[int]]) -> Iterator[str]
         elif kind == "label":
             if not body[token.end() :].lstrip().startswith((".branchtargets", ".calltargets", ".callprototype")):
                 begins = reachable = True
+                sleeping = later
         elif kind == "statement" and not text.startswith("."):
             if begins and reachable:
-                yield f"st.global.u32 [{MARKS}+{4 * len(blocks)}], 1;\n"
+                yield f"st.global.u32 [{MARKS}+{4 * len(blocks)}], 1;\n{sleeping}"
+                sleeping = later
                 blocks.append({line} - {0})
                 begins = False
             elif reachable and not placed:

@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -120,10 +121,16 @@ class Coverage:
 def launch_marked(twin: Candidate, data: WorkloadData) -> frozenset[int]:
     """The numbers of the blocks that one launch of a marked twin on set 0, or an earlier one of the same machine code,
     entered. Raises `DeviceError`."""
+    launch, marks = bind_marked(twin, data)
+    data.restore_set(0, 0)
+    data.device.launch(launch)
+    data.device.synchronize()
+    return frozenset(int(number) for number in np.flatnonzero(data.device.read(marks).view(np.uint32)))
+
+
+def bind_marked(twin: Candidate, data: WorkloadData) -> tuple[BoundLaunch, Any]:
+    """A launch of a marked twin on set 0, and the buffer of its marks. Raises `DeviceError`."""
     artifact = twin.artifacts[code_key(data.task, twin.template, data.workload)]
     device, shape = data.device, geometry(twin.template, twin.config, data.workload)
     kernel, marks = kept(device, artifact.code_digest, partial(device.load_marked, artifact))
-    data.restore_set(0, 0)
-    device.launch(BoundLaunch(kernel, shape, data.arguments(0)))
-    device.synchronize()
-    return frozenset(int(number) for number in np.flatnonzero(device.read(marks).view(np.uint32)))
+    return BoundLaunch(kernel, shape, data.arguments(0)), marks

@@ -26,6 +26,7 @@ from tunesmith.kernels.check.compare import (
     largest_error,
     measure_set,
 )
+from tunesmith.kernels.check.coverage import bind_marked
 from tunesmith.kernels.check.plan import Step
 from tunesmith.kernels.launch.buffers import WorkloadData
 from tunesmith.kernels.launch.contents import COMPARABLE, EQUAL, HEAVY
@@ -46,6 +47,8 @@ REPEATS = 3
 """Launches on the same contents that are compared bit by bit."""
 MANY_REPEATS = 24
 """The same, and in each step, for a kernel of which racecheck does not understand how its threads wait."""
+DELAYED_LAUNCHES = 3
+"""Launches of a marked twin, whose warps and blocks sleep, that are compared in a step."""
 ACCURACY_FACTOR = 2.0
 """How many times the baseline's error a candidate's may be."""
 HEAVY_FACTOR, HEAVY_LEAST = 8.0, 4.0
@@ -235,6 +238,21 @@ def _deviations(baseline: Candidate, step: Step, data: WorkloadData) -> Standard
 def _lenient(task: Task, step: Step) -> bool:
     """Whether nobody chose a tolerance for the contents of a step."""
     return not step.own or not task.tolerance
+
+
+def wrong_when_delayed(twin: Candidate, plain: Standard, step: Step, data: WorkloadData) -> WrongResult | None:
+    """The first wrong result of a marked twin, some of whose warps and blocks sleep. plain: the result of
+    `measure_baseline`. Raises `DeviceError`."""
+    launch, _ = bind_marked(twin, data)
+    allowed = allowed_errors(data.task, step, plain, growth(data.task, step.workload))
+    for number in range(DELAYED_LAUNCHES):
+        # What an earlier launch left in a variable shows where it belongs to other contents.
+        variant = number % len(data.variants)
+        _launch(data, launch, 0, variant)
+        found = measure_set(data, 0, allowed[variant], lenient=_lenient(data.task, step))
+        if isinstance(found, WrongResult):
+            return found
+    return None
 
 
 def time_baseline(baseline: Candidate, step: Step, data: WorkloadData) -> float:

@@ -37,6 +37,7 @@ from tunesmith.kernels.backends import open_device
 from tunesmith.kernels.build.artifact import Artifact, Candidate
 from tunesmith.kernels.build.source import Specialised, code_key
 from tunesmith.kernels.check import sanitizer as sanitize
+from tunesmith.kernels.check.coverage import Coverage
 from tunesmith.kernels.check.plan import Step
 from tunesmith.kernels.check.verify import Passed, Skipped
 from tunesmith.kernels.launch.contents import Contents
@@ -384,6 +385,41 @@ def test_each_edge_of_memory_occurs_on_made_up_sizes_and_all_on_the_task_s_own(m
     tried.clear()
     runner.run(Step(TASK.workloads[0], Contents()), 0, Findings(KERNELS, 20.0), mock.MagicMock())
     assert tried == ["end", "start", "read-only"]
+
+
+@pytest.mark.parametrize("plain_is_right", [True, False])
+def test_a_kernel_that_is_wrong_when_warps_are_slow_is_rejected_where_the_plain_one_is_right(
+    plain_is_right: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong, launched = WrongResult("mismatch", "out", "it is 0"), list[Any]()
+
+    def call(method: str, seconds: float, _: Step, work: Any) -> Any:
+        if called(method, work) == "wrong_when_delayed":
+            launched.append(work.args[0])
+            return wrong if work.args[0] is not twins[1] or not plain_is_right else None
+        answers = {"launch_at_edges": True, "skips_right_results": None}
+        return answers.get(called(method, work), Passed("", {}, {}, True))
+
+    runner, twins = runner_of(call), (mock.Mock(), mock.Mock())
+    for left_out in ("try_plain", "_cover"):
+        monkeypatch.setattr(StepRunner, left_out, lambda *_: None)
+    plain, own = (Coverage(mock.Mock(), mock.MagicMock()) for _ in range(2))
+    own.plain = plain
+    for one in (own, plain):
+        one.marked.__contains__.return_value = True  # type: ignore[attr-defined]
+    monkeypatch.setattr(Coverage, "twin", lambda one, _: twins[one is plain])
+    monkeypatch.setattr("tunesmith.actors.judging.judge.code_key", lambda *_: ())
+    findings = Findings((mock.Mock(), mock.Mock(), own), 20.0)
+    found = runner.run(made_up(8), 0, findings, mock.MagicMock())
+    assert launched == list(twins)
+    if plain_is_right:
+        assert (
+            isinstance(found, WrongResult) and found.reason == "nondeterministic" and "delayed: it is 0" in found.detail
+        )
+    else:
+        assert isinstance(found, Passed) and any("order of warps" in one for one in findings.unchecked)
+    runner.run(made_up(8), 16, findings, mock.MagicMock())
+    assert len(launched) == 2
 
 
 @pytest.mark.parametrize(("fails_on", "left_out"), [("negative", True), ("zeros", False)])

@@ -35,6 +35,10 @@ def test_blocks_are_marked_and_those_that_no_launch_entered_told() -> None:
     text, blocks = mark_blocks(ptx, "some", "k")
     assert blocks == ((3, 4), (5,), (7,), (7,), (8,), (8,))
     assert text.count(f"st.global.u32 [{MARKS}+") == 6 and f".global .align 4 .u32 {MARKS}[6];" in text
+    # Blocks of the grid sleep where the kernel begins alone, warps at each other mark, and none before sm_70.
+    assert text.count("%gridid") == 1 and text.count("mov.u32 tunesmith_r, %clock;") == 5
+    older, _ = mark_blocks(ptx.replace("sm_90", "sm_60"), "some", "k")
+    assert "nanosleep" not in older and older.count(f"st.global.u32 [{MARKS}+") == 6
     # Nothing in front of a declaration, and nothing where no jump leads.
     body = text[text.index("{", text.index("maxntid")) :]
     assert body.index(".reg .b32") < body.index("st.global")

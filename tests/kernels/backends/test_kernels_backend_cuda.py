@@ -24,6 +24,7 @@ from tunesmith.kernels.backends import (
 )
 from tunesmith.kernels.backends.cuda import _OWN, BEYOND_EDGE, _Mapping
 from tunesmith.kernels.backends.nvrtc import NvrtcCompiler, _header_roots, _target, assemble, parse_resources
+from tunesmith.kernels.build.machine_code import MarkedArtifact
 from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.outcome import CompileFailed, Resources
 from tunesmith.kernels.spec.task import Geometry
@@ -355,3 +356,42 @@ def test_an_empty_log_of_nvrtc_leaves_the_bytes_that_python_shares(tmp_path: Pat
     )
     environment = os.environ | {"PYTHONPYCACHEPREFIX": str(tmp_path)}
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120, env=environment)
+
+
+RELAY = """__device__ unsigned ready[4096];
+__device__ float passed_on[4096];
+extern "C" __global__ void relay(float* out) {
+    const int pair = blockIdx.x / 2;
+    if (threadIdx.x > 0) return;
+    if (blockIdx.x % 2 == 0) {
+        passed_on[pair] = pair + 1;
+        __threadfence();
+        atomicExch(&ready[pair], 1u);
+        return;
+    }
+    WAIT
+    __threadfence();
+    out[pair] = *(volatile float*)&passed_on[pair];
+}
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("wait", "right"),
+    [
+        ("for (int i = 0; i < 4; ++i) __nanosleep(5000);", False),
+        ("while (atomicAdd(&ready[pair], 0u) == 0u) __nanosleep(100);", True),
+    ],
+)
+def test_a_block_that_does_not_wait_for_another_shows_when_blocks_are_delayed(wait: str, right: bool) -> None:
+    found = probe_cuda().devices[0]
+    opened = open_device(found.limits, found.index)
+    source = Specialised("cuda", "relay", RELAY.replace("WAIT", wait))
+    marked = open_compiler(found.limits, found.index).mark(source)
+    assert isinstance(marked, MarkedArtifact), marked
+    kernel, _ = opened.load_marked(marked.artifact)
+    out = opened.allocate(4 * 512)
+    opened.launch(BoundLaunch(kernel, Geometry((1024, 1, 1), (32, 1, 1)), (out,)))
+    opened.synchronize()
+    assert np.array_equal(opened.read(out).view(np.float32), np.arange(512) + 1) == right
