@@ -112,8 +112,8 @@ BY_ROWS += same(
     [{"UNROLL": 4}, {"UNROLL": 8}],
     # Rounds that go on at once, by numbers that may wrap around, and rounds that may end their loop.
     f"{UNSIGNED} for (size_t i = row + threadIdx.x % 7; i < end; i += 7) if (threadIdx.x < 7) y[i] += x[i];",
-    f"{UNSIGNED} if (threadIdx.x == 0) {{ for (unsigned i = row; end > i; i += 3) {{ if (x[i] > 2) break; y[i] = x[i]; }} }}",
-    f"{UNSIGNED} if (threadIdx.x == 0) {{ for (unsigned i = row; i < end; i += 2) {{ y[i] = i; i += x[i] > 2; }} }}",
+    f"{UNSIGNED} if (!threadIdx.x) {{ for (unsigned i = row; end > i; i += 3) {{ if (x[i] > 2) break; y[i] = 3; }} }}",
+    f"{UNSIGNED} if (!threadIdx.x) {{ for (unsigned i = row; i < end; i += 2) {{ y[i] = i; i += x[i] > 2; }} }}",
     "for (unsigned i = 6 + threadIdx.x % 2; threadIdx.x < 2 && i < 9; i += 2) y[i] = 7;",
 )
 """Loops of a block over a row of its own, from where it begins."""
