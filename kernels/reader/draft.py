@@ -189,6 +189,7 @@ def read_kernel(
         raise SourceError(f"{place}: " + "; ".join(dict.fromkeys(obstacles)) + ".")
     renamed = dict(zip((one for one, bound in found.types.items() if bound is None), part.types, strict=True))
     facts.parameters = [replace(one, dtype=renamed.get(one.dtype, one.dtype)) for one in facts.parameters]
+    facts.static = re.sub(r"(?<=sizeof\()\w+", lambda one: renamed.get(one[0], one[0]), facts.static)
     facts.types = {new: C_TYPES.get(found.launched.get(name, ""), "float32") for name, new in renamed.items()}
     return ReadKernel(found.name, backend, Slice(text, part.unknown, part.types), facts)
 

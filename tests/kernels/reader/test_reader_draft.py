@@ -435,6 +435,20 @@ class TestTemplates:
             made = nvrtc.compile(specialise(task.sources("cuda").baseline.template, {}, {"T_": dtype}))
             assert isinstance(made, Artifact), made
 
+    def test_shared_memory_of_a_templates_type_is_counted_by_the_name_in_the_task(self, tmp_path: Path) -> None:
+        code = """template <typename T> __device__ T twice(T x) { return x + x; }
+        template <typename T> __global__ void k(const T* x, T* y, int n) {
+            __shared__ T row[64];
+            int i = blockIdx.x * 64 + threadIdx.x;
+            if (i < n) row[threadIdx.x] = twice(x[i]);
+            __syncthreads();
+            if (i < n) y[i] = row[threadIdx.x];
+        }
+        void run(float* x, float* y, int n) { k<float><<<(n + 63) / 64, 64>>>(x, y, n); }
+        """
+        read_task(written(code, tmp_path))
+        assert 'static_shared_bytes = "64 * sizeof(T_)"' in (tmp_path / "task.toml").read_text()
+
 
 def written(code: str, folder: Path, *, filled: bool = True, place: str = "my.cu") -> Path:
     """Writes the draft of a task; filled: as if the user had nothing to change in it."""
