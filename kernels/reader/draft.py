@@ -191,6 +191,8 @@ def read_kernel(
     facts.parameters = [replace(one, dtype=renamed.get(one.dtype, one.dtype)) for one in facts.parameters]
     facts.static = re.sub(r"(?<=sizeof\()\w+", lambda one: renamed.get(one[0], one[0]), facts.static)
     facts.types = {new: C_TYPES.get(found.launched.get(name, ""), "float32") for name, new in renamed.items()}
+    for name in (one for one in found.untold if one in renamed):
+        facts.ask("types", f"the types of {renamed[name]}, with which no launch of the source makes the kernel")
     return ReadKernel(found.name, backend, Slice(text, part.unknown, part.types), facts)
 
 

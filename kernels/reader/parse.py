@@ -83,8 +83,9 @@ class Unknown:
 class Entry:
     """The kernel. declared: its definition, a template or not; function: with all template parameters bound; values,
     types: the template's parameters with the text that each is bound to, types None where the task chooses; others:
-    further values with which the source launches it; launched: types with which it does; guessed: values of which
-    the source says nothing, of macros too; alike: lines of further kernels of the name."""
+    further values with which the source launches it; launched: types with which it does; untold: the types among them
+    that no launch has; guessed: values of which the source says nothing, of macros too; alike: lines of further kernels
+    of the name."""
 
     name: str
     declared: Any
@@ -93,6 +94,7 @@ class Entry:
     types: Mapping[str, str | None] = field(default_factory=dict)
     others: tuple[str, ...] = ()
     launched: Mapping[str, str] = field(default_factory=dict)
+    untold: tuple[str, ...] = ()
     guessed: Mapping[str, str] = field(default_factory=dict)
     alike: tuple[str, ...] = ()
 
@@ -455,7 +457,11 @@ class Unit:
             declared = next(one for one in self.kernels() if one.location == made.location)
             named = dict(zip(names, texts, strict=True))
             types |= {name: "int" for name in free if named[name] == "int"}
-            found = Entry(template.spelling, declared, made, values, types, launched=named, guessed=guessed)
+            told = dict(zip(names, instances[0], strict=False)) if instances else {}
+            untold = tuple(one for one, bound in types.items() if bound is None and told.get(one) != named[one])
+            found = Entry(
+                template.spelling, declared, made, values, types, launched=named, untold=untold, guessed=guessed
+            )
             asked = found.particular
             kept = [[text for name, text in zip(names, one, strict=False) if name in asked] for one in instances]
             others = dict.fromkeys(", ".join(one) for one in kept[1:] if one != kept[0]) if not given else ()

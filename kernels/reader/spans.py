@@ -164,7 +164,8 @@ def arithmetic(op: str, a: Span, b: Span, kind: Kind) -> Span:
                 {one | factor.names for one in other.strides} | ({factor.names} if factor.names else set())
             )
         elif factor.names or other.names:
-            inner = factor.names or other.names
+            # Which of two parameters the other one counts is not known.
+            inner = factor.names | other.names
             strides = frozenset({one | inner for one in strides} | {inner})
     return fitted(Span(low, high, names, strides), kind)
 

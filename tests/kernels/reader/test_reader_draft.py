@@ -449,6 +449,33 @@ class TestTemplates:
         read_task(written(code, tmp_path))
         assert 'static_shared_bytes = "64 * sizeof(T_)"' in (tmp_path / "task.toml").read_text()
 
+    @pytest.mark.parametrize(
+        ("launch", "is_asked"),
+        [
+            ("void run(double* x, int n) { k<double><<<n, 1>>>(x, n); }", False),
+            ("template <typename F> void run(F* x, int n) { k<F><<<n, 1>>>(x, n); }", True),
+            ("", True),
+        ],
+    )
+    def test_a_type_that_no_launch_tells_is_asked_about(self, launch: str, is_asked: bool) -> None:
+        code = (
+            "template <typename T> __global__ void k(T* x, int n) { if (blockIdx.x < n) x[blockIdx.x] = n; }" + launch
+        )
+        line = next(one for one in draft(code, "k", "my.cu")[1]["task.toml"].splitlines() if one.startswith("T = "))
+        assert ("FILL: the types of T" in line) is is_asked
+
+    def test_a_product_of_sizes_does_not_tell_which_of_them_is_a_row(self) -> None:
+        code = """__device__ int at(int x, int y, int z, int w, int h) { return (z * h + y) * w + x; }
+        __global__ void k(float* v, int w, int h, int d) {
+            int x = blockIdx.x * 32 + threadIdx.x, y = blockIdx.y * 8 + threadIdx.y, step = w * h;
+            if (x >= w || y >= h) return;
+            int i = at(x, y, 0, w, h);
+            for (int z = 0; z < d; ++z, i += step) v[i] *= 2;
+        }
+        void run(float* v, int w, int h, int d) { k<<<dim3((w + 31) / 32, (h + 7) / 8), dim3(32, 8)>>>(v, w, h, d); }
+        """
+        assert 'shape = ["d", "h", "w"]' in draft(code, "k", "my.cu")[1]["task.toml"]
+
 
 def written(code: str, folder: Path, *, filled: bool = True, place: str = "my.cu") -> Path:
     """Writes the draft of a task; filled: as if the user had nothing to change in it."""
