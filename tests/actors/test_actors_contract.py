@@ -123,7 +123,7 @@ def test_what_slow_references_leave_no_time_for_is_told(device: Any) -> None:
     # It is slow there, which is no reason to narrow the task.
     assert not any("the reference fails" in note for note in found.notes)
     # What there was no time for is told.
-    found = verdict(task(before="time.sleep(0.05)"), device, check=1.0)
+    found = verdict(task(before="time.sleep(0.05)"), device, check=3.0)
     assert found.accepted and skipped(found, "time")
     [note] = [note for note in found.notes if "--check-time" in note]
     done, _, wanted, *_ = note.split()
