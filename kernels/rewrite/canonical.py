@@ -284,6 +284,7 @@ def _rows(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
     row."""
     language, found, last = facts.syntax.language, list[Edit](), 0
     thread, threads = (builtin(f"{word}.x", language) for word in ("threadIdx", "blockDim"))
+    wide = "long long" if language == "cuda" else "long"
 
     def text(atom: str) -> str | None:
         return facts.atoms[atom].symbol.name or (builtin(atom, language) if atom[:-1] in _OF_BLOCKS else None)
@@ -293,7 +294,9 @@ def _rows(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
         begin = loop.first - Form.atom("threadIdx.x")
         same = begin.terms and max(map(facts.reach, (begin, loop.bound))) < 2 and loop.step == Form.atom("blockDim.x")
         plain = start.what == "declaration" and test.op == "<" and not (loop.fixed or test.fixed or body.fixed)
-        row, name, column = begin.written(text), loop.variable.name, f"{loop.variable.name}_in_row"
+        # The form does not say in how many bits its products are.
+        row = begin.written(text, wide if loop.variable.type.size == 8 else "")
+        name, column = loop.variable.name, f"{loop.variable.name}_in_row"
         unused = column not in {one.op for one in loop.node.walk() if one.what == "name"}
         if not (same and plain and row and unused) or loop.variable in facts.changed_in(body) or loop.node.start < last:
             continue

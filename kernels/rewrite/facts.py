@@ -714,7 +714,8 @@ class Facts:
                 return False
             symbol = part.symbol if part.what == "name" else NOTHING
             once = symbol in self.parameters or self.is_once(symbol)
-            if symbol.what in ("variable", "parameter") and (symbol in self.changed or not once):
+            varies = part.value is None and symbol.what in ("variable", "parameter", "global")
+            if varies and (symbol in self.changed or not once):
                 return False
             if part.what in ("index", "deref"):
                 root, _ = self.place_of(part) or (NOTHING, ZERO)
@@ -837,7 +838,8 @@ class Facts:
         for leaves in (one for one in self.body.walk() if one.what == "return"):
             rounds = [one for one, _ in leaves.above() if one.what in LOOPS]
             tests = [one.kids[0] for one, part in leaves.above() if one.what == "if" and part is not one.kids[0]]
-            if not rounds and tests and all(map(self.alike, tests)):
+            others = {one.what for one, _ in leaves.above() if self.body.holds(one)} - {"block", "if"}
+            if not others and tests and all(map(self.alike, tests)):
                 continue
             for one in waiting:
                 if one.start > leaves.start or one.inside(LAMBDA) or any(loop.holds(one) for loop in rounds):

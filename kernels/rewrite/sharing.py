@@ -248,7 +248,7 @@ def _generic(facts: Facts, use: Node, name: str) -> int:
     other = facts.form(above.kids[1]).constant
     if name == "threadIdx.x" and (
         (above.op, other) in (("==", 0), ("%", WARP), ("&", WARP - 1), ("<", WARP))
-        or (above.op == "<" and any(_are_warps(facts, one) for one in facts.sources(above.kids[1])))
+        or (above.op == "<" and _are_warps(facts, above.kids[1]))
     ):
         return MAX_BLOCK_THREADS
     if name == "blockDim.x" and (above.op, other) == ("+", WARP - 1) and above.parent is not None:
@@ -267,6 +267,9 @@ def _by_warps(facts: Facts, node: Node) -> bool:
 def _are_warps(facts: Facts, node: Node) -> bool:
     """Whether an expression is the number of a block's warps."""
     threads = Form.atom("blockDim.x")
+    while node.what == "cast" or (node.what == "name" and facts.is_once(node.symbol)):
+        made = None if node.what == "cast" else node.symbol.declared
+        node = (made or node).kids[-1]
     return _by_warps(facts, node) and facts.form(node.kids[0]) in (threads, threads + Form.number(WARP - 1))
 
 

@@ -73,7 +73,7 @@ def _may_wrap(facts: Facts, loop: Loop) -> bool:
 
 def _by_turns(loop: Loop, name: str, pragma: str) -> Edit:
     """A loop as one of the kit, which tests its number once in so many rounds."""
-    node, kind = loop.node, loop.variable.written
+    node, kind = loop.node, loop.variable.type.spelling
     bound = node.kids[1].kids[node.kids[1].op == "<"]
     opens = f"\n#if {name} > 1\ntunesmith::turns(({kind})("
     turn = f", [&]({kind} {loop.variable.name}) {{\n#else{pragma}"

@@ -109,6 +109,12 @@ BY_ROWS = [
 ]
 BY_ROWS += same(
     (THREE, OF_ROWS, 203),
+    [{"BLOCK": 128}, {"ROW_VEC": 4, "UNROLL": 4}, {"UNROLL": 8}],
+    """const size_t row = (size_t)blockIdx.x * n; const unsigned long long end = row + n;
+    for (auto i = row + threadIdx.x; i < end; i += blockDim.x) y[i] = 2 * x[i];""",
+)
+BY_ROWS += same(
+    (THREE, OF_ROWS, 203),
     [{"UNROLL": 4}, {"UNROLL": 8}],
     # Rounds that go on at once, by numbers that may wrap around, and rounds that may end their loop.
     f"{UNSIGNED} for (size_t i = row + threadIdx.x % 7; i < end; i += 7) if (threadIdx.x < 7) y[i] += x[i];",

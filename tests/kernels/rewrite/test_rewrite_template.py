@@ -211,6 +211,7 @@ class TestWithRules:
             ("cooperative_groups::tiled_partition<32>(cooperative_groups::this_thread_block());", "cooperative groups"),
             ("if (threadIdx.x > n) return; __syncthreads();", "barrier"),
             ("if (y[0] > 0) return; meet();", "barrier"),
+            ("switch (threadIdx.x) { default: if (n) return; } meet();", "barrier"),
             ("n = undeclared_here[", "clang does not understand"),
         ],
     )
