@@ -292,7 +292,9 @@ def _rows(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
     for loop in facts.loops:
         start, test, body = loop.node.kids[0], loop.node.kids[1], loop.body
         begin = loop.first - Form.atom("threadIdx.x")
-        same = begin.terms and max(map(facts.reach, (begin, loop.bound))) < 2 and loop.step == Form.atom("blockDim.x")
+        # All rows have one length: of a block behind the end of its row the difference would wrap around.
+        same = begin.terms and facts.reach(begin) < 2 and facts.reach(loop.bound - begin) == 0
+        same = same and loop.step == Form.atom("blockDim.x")
         plain = start.what == "declaration" and test.op == "<" and not (loop.fixed or test.fixed or body.fixed)
         # The form does not say in how many bits its products are.
         row = begin.written(text, wide if loop.variable.type.size == 8 else "")
