@@ -2,10 +2,11 @@
 
 Owns the edits of a kernel's body after which it computes the same in the launch of its task: a function that a
 kernel ends with stands in its place, as does what a function returns of an index or a load, macros with a thread's
-number are expanded, axes that the launch does not have are numbers, blocks of which only the number of a thread counts
-have one axis, coordinates are computed by the extents of blocks, loops that step by these have a variable of their own,
-which counts from the beginning of a row, a pointer that advances with a loop stays, with the distance in its place, and
-what a thread adds up in memory is added up in a register.
+number are expanded, a variable is declared where it gets its first value, barriers between threads that share nothing
+are gone, axes that the launch does not have are numbers, blocks of which only the number of a thread counts have one
+axis, coordinates are computed by the extents of blocks, loops that step by these have a variable of their own, which
+counts from the beginning of a row, a pointer that advances with a loop stays, with the distance in its place, a
+parameter that is moved once is a variable from there on, and what a thread adds up in memory is added up in a register.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ def canonical(read: Callable[[str], Syntax], code: str, launch: LaunchGeometry) 
     """Facts of a source in the spelling that the passes know, and the launch of that. read: makes the syntax of a
     source; launch: the task's. Raises `SourceError`."""
     facts = Facts(read(code))
-    for step in (_called, _returned, _macros, _axes, _one_axis, _extents, _loops, _rows, _advances, _sums):
+    words = (_called, _returned, _macros, _declarations, _barriers, _axes, _one_axis, _extents)
+    for step in (*words, _loops, _rows, _advances, _begins, _sums):
         # Several times, as macros have macros in them, and loops loops.
         for _ in range(8):
             edits = [] if facts.oddities else step(facts, launch)
@@ -170,6 +172,55 @@ def _template_arguments(facts: Facts, call: Node) -> list[tuple[str, str]] | Non
             return None
         found.append((name.spelling, text))
     return found
+
+
+def _declarations(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
+    """Variables that are declared ahead of the statement that gives them their first value, as declared by it: in a
+    loop, each round has its own then."""
+    found, last = list[Edit](), 0
+    for declaration in facts.body.walk() if not facts.jumps else ():
+        made = [one for one in declaration.kids if one.what == "variable"]
+        if declaration.what != "declaration" or declaration.start < last or declaration.fixed:
+            continue
+        late = {one.symbol: uses for one in made if (uses := _given_first(facts, one.symbol))}
+        gone = len(late) == len(declaration.kids) and not any(one.kids for one in made)
+        for symbol, uses in late.items():
+            name = symbol.name if gone else f"{symbol.name}_here"
+            while not gone and name.encode() in facts.syntax.code:
+                name += "_"
+            found += [replace(one, f"{symbol.written} " * (one is uses[0]) + name) for one in uses]
+        if gone:
+            last = declaration.end
+            found.append(Edit(declaration.start, facts.syntax.end(declaration), ()))
+    return found
+
+
+def _given_first(facts: Facts, symbol: Symbol) -> list[Node]:
+    """All uses of a variable, of which the first is an assignment in the block that holds the others; none where it is
+    not."""
+    uses, made = facts.uses(symbol), symbol.declared
+    change = uses[0].parent if uses else None
+    if change is None or (change.what, change.op) != ("assign", "=") or change.statement is not change:
+        return []
+    block = change.parent
+    plain = symbol.type.what in ("number", "float", "pointer") and not (made is None or made.type.reference)
+    plain = plain and not (symbol.shared or symbol.static or symbol.volatile)
+    if block is None or block.what != "block" or (block.parent or block).what == "switch":
+        return []
+    if not (plain and change.kids[0] is uses[0]) or symbol in facts.names_in(change.kids[1]):
+        return []
+    lambdas = any(above.what == "lambda" for one in uses for above, _ in one.above())
+    return uses if not lambdas and all(block.holds(one) and not one.fixed for one in uses) else []
+
+
+def _barriers(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
+    """Barriers that nobody needs, as no thread reads what another one has written."""
+    read = {one.root for one in facts.accesses if one.read}
+    both = any(one.written and one.root in read for one in facts.accesses)
+    more = any(one.what == "asm" or one.symbol.what == "global" for one in facts.syntax.everything())
+    alone = not (facts.shared or facts.warp_wide or facts.escaping or both or more)
+    meets = [one for one in facts.barriers if facts.body.holds(one) and one.statement is one and not one.fixed]
+    return [replace(one, "") for one in meets] if alone else []
 
 
 def _axes(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
@@ -348,6 +399,25 @@ def _distances(facts: Facts, loop: Loop, pointer: Symbol) -> list[Edit]:
         if loop.body.holds(use) and not move.holds(use):
             after = "" if use.start < move.start else f" + ({shown if move.what == 'assign' else 1})"
             found.append(replace(use, f"({pointer.name} + ({wide}){rounds} * ({factor}){after})"))
+    return found
+
+
+def _begins(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
+    """A parameter that one statement of the body changes, as a variable from there on."""
+    found = list[Edit]()
+    for symbol, (by, *more) in facts.changed.items() if not facts.jumps else ():
+        uses, own = facts.uses(symbol), symbol in facts.parameters and not (more or by.fixed or symbol.type.reference)
+        once = own and by.what == "assign" and by.parent is facts.body
+        lambdas = any(above.what == "lambda" for one in uses for above, _ in one.above())
+        if not once or lambdas or any(one.fixed for one in uses) or symbol.type.what not in ("number", "pointer"):
+            continue
+        name = f"{symbol.name}_here"
+        while name.encode() in facts.syntax.code:
+            name += "_"
+        value = by.kids[1]
+        so_far = "" if by.op == "=" else f"{symbol.name} {by.op[:-1]} "
+        found.append(replace(by, f"{symbol.written} {name} = {so_far}(", span(value), ")"))
+        found += [replace(one, name) for one in uses if one.start >= by.end]
     return found
 
 

@@ -6,7 +6,7 @@ other in it; where two have no meaning together, a constraint says so.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tunesmith.kernels.build.source import rule_blocks
@@ -32,14 +32,13 @@ class Rewritten:
     refused: Mapping[str, str] = field(default_factory=dict)
 
 
-def compose(
-    plain: Template, subject: Subject, passes: Sequence[Pass], only: Collection[str] | None = None
-) -> Rewritten:
-    """The changes of the passes (all, or the named ones) that apply to the kernel of `plain`, in one template."""
+def compose(plain: Template, subject: Subject, passes: Sequence[Pass], without: Mapping[str, str]) -> Rewritten:
+    """The changes of the passes that apply to the kernel of `plain`, in one template. without: why some are not tried,
+    by their names."""
     refused, found = dict[str, str](), dict[str, tuple[Pass, object]]()
     for one in (each for each in passes if subject.backend in each.languages):
-        if only is not None and one.name not in only:
-            refused[one.name] = f"the rule {one.name} was withdrawn"
+        if one.name in without:
+            refused[one.name] = without[one.name]
             continue
         try:
             found[one.name] = one, one.needs(subject)

@@ -468,8 +468,7 @@ class Facts:
             symbol = node.symbol
             if symbol.volatile:
                 return None
-            fixed = symbol in self.arrays and (symbol not in self.changed or symbol in self.moved)
-            if symbol.type.what == "array" or fixed:
+            if symbol.type.what == "array" or (symbol in self.arrays and symbol not in self.changed):
                 return symbol, ZERO
             if symbol.type.what == "pointer" and self.is_once(symbol) and symbol.declared is not None:
                 return self.pointer(symbol.declared.kids[-1])
@@ -491,18 +490,6 @@ class Facts:
         return None
 
     @cached_property
-    def moved(self) -> dict[Symbol, Node]:
-        """The arrays whose pointer one statement moves ahead of all other uses, alike for the threads of a block, each
-        with the statement: their elements are counted from there."""
-        # The array that a distance is read from is not followed meanwhile.
-        self.__dict__["moved"] = found = dict[Symbol, Node]()
-        for symbol, (by, *more) in self.changed.items():
-            alone = not more and by.what == "assign" and by.op in ("+=", "-=") and by.parent is self.body
-            if symbol in self.arrays and alone and all(use.start >= by.start for use in self.uses(symbol)):
-                found |= {symbol: by} if self.reach(self.form(by.kids[1])) < 2 else {}
-        return found
-
-    @cached_property
     def accesses(self) -> tuple[Access, ...]:
         """Where the body touches an array whose place is known: of the kernel's parameters, of a block, or its own."""
         return self._scan[0]
@@ -517,7 +504,7 @@ class Facts:
         accesses, escaping = list[Access](), set[Symbol]()
         for node in self.body.walk():
             symbol = node.symbol
-            if node.what != "name" or not symbol.pointer or self.moved.get(symbol) is node.parent:
+            if node.what != "name" or not symbol.pointer:
                 continue
             found = self.pointer(node)
             used = found is not None and self._used(node, *found)
@@ -705,23 +692,41 @@ class Facts:
             return None
         return self._functions.get(call.symbol.definition.extent.start.offset - self.syntax._shift)
 
-    def alike(self, node: Node) -> bool:
-        """Whether an expression is the same for all threads of a block, for certain."""
+    def alike(self, node: Node, seen: frozenset[Symbol] = frozenset()) -> bool:
+        """Whether an expression is the same for all threads of a block, for certain. seen: variables that are, if it
+        is."""
         for part in (one for source in self.sources(node) for one in source.walk()):
             if part.what in ("assign", "asm", "call", "count", "lambda"):
                 return False
             if part.what == "builtin" and not part.op.startswith(("blockIdx.", "blockDim.", "gridDim.")):
                 return False
             symbol = part.symbol if part.what == "name" else NOTHING
-            once = symbol in self.parameters or self.is_once(symbol)
-            varies = part.value is None and symbol.what in ("variable", "parameter", "global")
-            if varies and (symbol in self.changed or not once):
+            fixed = symbol.what == "global" and symbol.type.what == "number" and "const" in symbol.written.split()
+            varies = part.value is None and symbol.what in ("variable", "parameter", "global") and not fixed
+            if varies and symbol not in seen and not self._same(symbol, seen):
                 return False
             if part.what in ("index", "deref"):
                 root, _ = self.place_of(part) or (NOTHING, ZERO)
                 if root not in self.arrays or not root.type.const or root.volatile:
                     return False
         return True
+
+    def _same(self, symbol: Symbol, seen: frozenset[Symbol]) -> bool:
+        """Whether a variable has one value for all threads of a block, who make all changes of it alike."""
+        changes, more = self.changed.get(symbol, []), seen | {symbol}
+        if not changes:
+            return symbol in self.parameters or self.is_once(symbol)
+        plain = symbol.type.what == "number" and not (symbol.shared or symbol.static or symbol.volatile)
+        made = None if symbol.declared is None else symbol.declared.kids[-1:]
+        begins = symbol in self.parameters or (made is not None and all(self.alike(one, more) for one in made))
+        return plain and begins and not self.jumps and all(self._changes_alike(one, symbol, more) for one in changes)
+
+    def _changes_alike(self, by: Node, symbol: Symbol, seen: frozenset[Symbol]) -> bool:
+        """Whether all threads of a block, or none, give a variable a value, and the same."""
+        above = [(one, part) for one, part in by.above() if self.body.holds(one)]
+        tests = [one.kids[0] for one, part in above if one.what == "if" and part is not one.kids[0]]
+        once = by.what == "assign" and {one.what for one, _ in above} <= {"block", "if"} and _is(by.kids[0], symbol)
+        return once and all(self.alike(one, seen) for one in (by.kids[1], *tests))
 
     def _waits(self, node: Node, within: frozenset[int] = frozenset()) -> bool:
         """Whether a node is a barrier, or calls a function that has one."""

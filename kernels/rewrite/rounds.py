@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from tunesmith.kernels.reader.syntax import LAMBDA, LOOPS, NOTHING, Node, Symbol
+from tunesmith.kernels.reader.syntax import LAMBDA, LEFT, LOOPS, NOTHING, Node, Symbol
 from tunesmith.kernels.rewrite.facts import ENDS, Facts
 
 _ASSIGNED = {"+=": "+", "-=": "+", "*=": "*", "/=": "*", "|=": "|", "&=": "&", "^=": "^"}
@@ -56,6 +56,9 @@ class Carried:
     def why(self) -> str:
         """Why results depend on which thread has which round, as a clause; empty where they do not."""
         facts = self.facts
+        ends = [one for one in self.body.walk() if one.what in ENDS - {"continue"}]
+        if any(not one.inside(LEFT if one.what == "break" else LAMBDA, self.loop) for one in ends):
+            return "a loop may end before its last round"
         for symbol, those in self.states.items():
             kinds = {self.kind(*one) for one in those}
             if "" in kinds or len(kinds) > 1:

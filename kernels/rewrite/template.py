@@ -87,6 +87,10 @@ RULES: tuple[Pass, ...] = (
 _TILING = {products.OUTPUT_TILES.name, lanes.ROW_LANES.name, columns.COLUMN_LANES.name}
 """The rules that share a sum among threads in their own way, for which tiles of the author's give way."""
 
+_COMPILER = {"launch_bounds", "constants", "unrolling", "fast_math"}
+_KEEPING = {"early return": {*_COMPILER, "narrow_indices", "cache_hints"}, "assembly": _COMPILER}
+"""What threads do stays as it is by these rules: by what of a kernel forbids the others."""
+
 
 def rewrite(task: Task, backend: BackendName = "cuda", only: Collection[str] | None = None) -> Rewritten:
     """The template that the rules (all, or only the named ones) make of the baseline of `task`."""
@@ -97,17 +101,20 @@ def rewrite(task: Task, backend: BackendName = "cuda", only: Collection[str] | N
         facts, spread = _read(task, plain)
     except SourceError as error:
         return Rewritten(None, (str(error).rstrip("."),))
-    if facts.oddities:
-        return Rewritten(None, tuple(facts.oddities.values()))
+    odd = facts.oddities
+    if odd.keys() - _KEEPING.keys():
+        return Rewritten(None, tuple(odd.values()))
     if plain.parameters:
         return Rewritten(None, ("the baseline has parameters of its own",))
     subject = _subject(task, backend, facts, spread)
-    if backend == "cuda" and (found := untiled(subject)) is not None:
+    without = {one.name: f"the rule {one.name} was withdrawn" for one in RULES if only and one.name not in only}
+    without |= {one.name: why for kind, why in odd.items() for one in RULES if one.name not in _KEEPING[kind]}
+    if backend == "cuda" and not odd and (found := untiled(subject)) is not None:
         plainer = plain.model_copy(update={"source": found[0], "launch": found[1], "static_shared_bytes": "0"})
-        made = compose(plainer, _subject(task, backend, *_read(task, plainer)), RULES, only)
+        made = compose(plainer, _subject(task, backend, *_read(task, plainer)), RULES, without)
         if made.rules.keys() & _TILING:
             return made
-    return compose(plain, subject, RULES, only)
+    return compose(plain, subject, RULES, without)
 
 
 _NEARER = {True: ("output_tiles", "work_per_thread"), False: ("vectors", "row_lanes", "row_teams", "work_per_thread")}
@@ -126,7 +133,7 @@ def left_alone(files: Mapping[str, str], entry: str) -> tuple[str, ...]:
     count. files: the draft's, by name."""
     found = [(backend, files.get(f"baseline{one.suffix}")) for backend, one in BACKENDS.items() if not one.python]
     facts = [Facts(Syntax(code, backend, entry)) for backend, code in found if code]
-    return tuple(why for one in facts for kind, why in one.oddities.items() if kind != "syntax")
+    return tuple(why for one in facts for kind, why in one.oddities.items() if kind not in ("syntax", *_KEEPING))
 
 
 def _read(task: Task, plain: Template) -> tuple[Facts, LaunchGeometry]:

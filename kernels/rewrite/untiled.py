@@ -85,8 +85,7 @@ class _Untiled:
         of_arrays = [one for one in facts.accesses if one.root in facts.arrays]
         self.others = [one for one in of_arrays if not any(part.holds(one.node) for part in loading)]
         require(not any(one.written and self.loop.holds(one.node) for one in self.others))
-        require(facts.moved.keys().isdisjoint(facts.escaping))
-        results = [self._plain(self._index(one)) for one in self.others if one.written]
+        results = [self._plain(one.index) for one in self.others if one.written]
         across = {self._block_of(form, thread) for form in results for thread in _AXES[:2]}
         self.swapped = across == {("threadIdx.x", "y"), ("threadIdx.y", "x")}
 
@@ -118,10 +117,10 @@ class _Untiled:
             made = required(required(array.declared).parent)
             require(made.what == "declaration" and {each.symbol for each in made.kids} <= self.tiles.keys())
             edits += [] if self.loop.holds(made) else [Edit(made.start, facts.syntax.end(made), ())]
-        edits += [
-            replace(one.node, self._element(one, self._joined(self._plain(self._index(one))))) for one in self.others
-        ]
-        edits += [Edit(one.start, facts.syntax.end(one), ()) for one in facts.moved.values()]
+        edits += [replace(one.node, self._element(one, self._joined(self._plain(one.index)))) for one in self.others]
+        # All elements are counted from the begin of their array now.
+        pointers = [one for one in facts.body.kids if one.what == "declaration" and all(map(self._points, one.kids))]
+        edits += [Edit(one.start, facts.syntax.end(one), ()) for one in pointers]
         for test in [one.kids[0] for one in facts.body.kids if one.what == "if" and len(one.kids) == 2]:
             parts = facts.conditions(test.parent.kids[1], facts.body)[0] if test.parent is not None else []
             edits += [replace(test, "true")] if all(self._follows(one, ends) for one in parts) else []
@@ -217,7 +216,7 @@ class _Untiled:
             outer = node.symbol is NOTHING or node.symbol.what == "function" or node.symbol in facts.parameters
             require(node in within or (plain and outer))
         require(inside and all(one.root in facts.arrays and not facts.is_written(one.root) for one in inside))
-        swaps = [replace(one.node, self._element(one, self._moved(self._index(one), at))) for one in inside]
+        swaps = [replace(one.node, self._element(one, self._moved(one.index, at))) for one in inside]
         same = value.type.spelling.removeprefix("const ") == kind.spelling
         return ("(", span(value, *swaps), ")") if same else (f"(({kind.spelling})(", span(value, *swaps), "))")
 
@@ -258,11 +257,10 @@ class _Untiled:
                 form = form.replaced(atom, self.facts.quotient(*map(self._unified, made.parts)))
         return form
 
-    def _index(self, access: Access) -> Form:
-        """The index of an element from the array's begin."""
-        moved = self.facts.moved.get(access.root)
-        by = ZERO if moved is None else self.facts.form(moved.kids[1])
-        return access.index - by if moved is not None and moved.op == "-=" else access.index + by
+    def _points(self, variable: Node) -> bool:
+        """Whether a variable is nothing but a place in an array of the kernel's."""
+        found = self.facts.pointer(variable.kids[-1]) if variable.kids and self.facts.is_once(variable.symbol) else None
+        return variable.type.what == "pointer" and found is not None and found[0] in self.facts.arrays
 
     def _block_of(self, form: Form, thread: str) -> tuple[str, str]:
         """The axis along which the number of a block goes on with that of a thread."""

@@ -26,6 +26,7 @@ MAX_COORDINATE = MAX_ARRAY_LENGTH - (1 << 20)
 _WIDE_WORDS = re.compile(rb"(?:\b(?:unsigned|signed)\s+)?\blong(?:\s+long)?(?:\s+int)?\b|\b\w+\b")
 _PLAIN = frozenset({"binary", "builtin", "cast", "literal", "name", "unary"})
 """Kinds of nodes of which a number is made that is the same in each round where its variables are."""
+_STEPS = {("assign", "+="), ("assign", "-=")}
 _COMPARED = frozenset({"<", ">", "<=", ">=", "==", "!="})
 
 
@@ -34,11 +35,15 @@ def _loops(subject: Subject) -> list[Node]:
     for node in facts.syntax.everything():
         if node.what != "for" or node.fixed or node.parent is None or node.parent.what != "block":
             continue
-        test, update = node.kids[1], node.kids[2]
-        long = test.what != "binary" or facts.form(test.kids[1]).constant is None
-        counts = update.what == "count" or (update.what == "assign" and update.op == "+=")
+        start, test, update, _ = node.kids
+        first, *more = [update] if update.op != "," else update.kids
+        down = first.op in ("--", "-=")
+        # Where a loop counts down its length is where it begins.
+        end = (start.kids[0] if start.what == "declaration" else start).kids[-1:] if down else test.kids[1:]
+        long = test.what != "binary" or not end or facts.form(end[0]).constant is None
+        counts = (one.what == "count" or (one.what, one.op) in _STEPS for one in (first, *more))
         before = facts.syntax.code[: node.start].rstrip().rsplit(b"\n", 1)[-1].lstrip()
-        if long and counts and test.what == "binary" and not before.startswith(b"#"):
+        if long and all(counts) and test.what == "binary" and not before.startswith(b"#"):
             found.append(node)
     return required(found, "there is no loop to unroll whose length the compiler does not know")
 
@@ -208,7 +213,8 @@ def _narrow(subject: Subject, found: _Narrow) -> Change:
     macros = {kind: subject.name(f"INDEX_TYPE_{at}") for at, kind in enumerate(dict.fromkeys(kinds.values()))}
     made = Change(edits=[Edit(*place, (macros[kind],)) for place, kind in kinds.items()])
     made.edits += [wrap(one, f"{macro_compared}(", ")") for one in compared]
-    lines = {macro: ("unsigned int", kind) for kind, macro in macros.items()}
+    # A word, as a cast may be written like a call.
+    lines = {macro: ("unsigned", kind) for kind, macro in macros.items()}
     lines[f"{macro_compared}(...)"] = "((int)(__VA_ARGS__))", "(__VA_ARGS__)"
     made.header.append(switched(f"{bits} == 32", lines))
     made.parameter(bits, (64, 32), "bits of the numbers that indices are computed with; 64: as in the source")

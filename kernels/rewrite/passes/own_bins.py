@@ -28,7 +28,7 @@ def _bins(subject: Subject) -> list[Symbol]:
     found, why = list[Symbol](), "there is no array that threads do nothing to but add"
     for root in facts.arrays:
         own, count = facts.of(root), subject.lengths.get(root.name, "")
-        if not own or root in facts.escaping or root in facts.moved or not all(one.adds for one in own):
+        if not own or root in facts.escaping or not all(one.adds for one in own):
             continue
         if opencl and not _by_name(facts, root):
             continue

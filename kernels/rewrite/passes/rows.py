@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from tunesmith.kernels.reader.syntax import LEFT, Node, Symbol
+from tunesmith.kernels.reader.syntax import LEFT, LOOPS, Node, Symbol
 from tunesmith.kernels.rewrite.edits import Edit, replace, span
 from tunesmith.kernels.rewrite.facts import AXES, ENDS, Access, Facts, Loop
 from tunesmith.kernels.rewrite.forms import ONE, ZERO, Form
@@ -20,7 +20,7 @@ from tunesmith.kernels.rewrite.passes.places import Place, places
 from tunesmith.kernels.rewrite.passes.record import Change, Pass, Subject, require
 from tunesmith.kernels.rewrite.passes.vectors import WIDEST, moved
 from tunesmith.kernels.rewrite.rounds import Carried
-from tunesmith.kernels.rewrite.sharing import meanings, reads_thread
+from tunesmith.kernels.rewrite.sharing import meanings
 
 _KEPT = 64
 """Most elements that a thread keeps."""
@@ -44,17 +44,16 @@ class _Rows:
 
 def _rows(subject: Subject) -> _Rows:
     facts, why = subject.facts, "in which threads, of a block or of the grid, take turns on a row"
-    rows, usable = _Placed(), list[list[Loop]]()
-    outer: Loop | None = None
-    for block, around in _alike(facts).items():
-        turns = [one for one in facts.loops if one.node.parent is block and (one.axis == "x" or lanes(subject, one))]
-        turns = [one for one in turns if _goes_on(subject, one)]
-        why = "that reads or writes an array at its own place for certain" if turns else why
-        if turns and not rows:
-            (rows, usable), outer = _placed(subject, turns), around
+    rows, usable, blocks = _Placed(), list[list[Loop]](), dict[Node | None, list[Loop]]()
+    for loop in facts.loops:
+        if (loop.axis == "x" or lanes(subject, loop)) and _goes_on(subject, loop) and _meet(subject, loop):
+            blocks.setdefault(loop.node.parent, []).append(loop)
+    for turns in (those for block, those in blocks.items() if block is not None and block.what == "block"):
+        why = "that reads or writes an array at its own place for certain"
+        rows, usable = (rows, usable) if rows else _placed(subject, turns)
     require(rows, f"the kernel has no loop {why}")
     kept, keeping = _read_again(subject, rows)
-    why = _shared_out(subject, rows) or (_again(facts, rows, outer) if outer is not None else "")
+    why = _shared_out(subject, rows) or _again(facts, rows)
     require(not why or keeping, why)
     return _Rows(usable, rows, kept, keeping, not why)
 
@@ -73,23 +72,35 @@ def _placed(subject: Subject, turns: list[Loop]) -> tuple[_Placed, list[list[Loo
     return rows, [those for group in usable if (those := [one for one in group if one in rows])]
 
 
-def _alike(facts: Facts) -> dict[Node, Loop | None]:
-    """The blocks of statements that all threads of a block carry out alike: the kernel's body, and the bodies of loops
-    in it, over rows that have one block after the other, each with its loop."""
-    among = [one for one in facts.loops if one.node.parent is facts.body and one.body.what == "block"]
-    alike = [one for one in among if max(map(facts.reach, (one.first, one.bound, one.step))) < 2]
-    return {facts.body: None} | {one.body: one for one in alike}
+def _meet(subject: Subject, loop: Loop) -> bool:
+    """Whether all threads that take turns in a loop come to it together, as often, or have no turn there."""
+    facts, count = subject.facts, lanes(subject, loop)
+    around = _around(facts, loop)
+    tests, doubtful = facts.conditions(loop.node)
+    has_turn = loop.bound - loop.first - ONE
+    parts = [one.node for one in tests if not one.loop and one.least != has_turn]
+    parts += [part for one in around for part in one.node.kids[:3]]
+    names = {name for part in parts for name in facts.names_in(part)}
+    alone = not doubtful and sum(up.what in LOOPS for up, _ in loop.node.above()) == len(around)
+    asks = any(_asks_for_thread(facts, one, loop, count) for one in parts)
+    return alone and not asks and not any(_varies(facts, one, loop, count) for one in names)
 
 
-def _again(facts: Facts, rows: _Placed, outer: Loop) -> str:
+def _around(facts: Facts, loop: Loop) -> list[Loop]:
+    return [one for one in facts.loops if one.body.holds(loop.node)]
+
+
+def _again(facts: Facts, rows: _Placed) -> str:
     """Why threads may meet the same element in other rounds of a loop around those over rows, as a clause. How many
     vectors a row has, and so which thread has which element, depends on where the row begins."""
-    for loop in rows:
+    for loop, outer in [(one, outer) for one in rows for outer in _around(facts, one)]:
         for one in facts.inside(loop.body):
             if one.written and one.root in facts.arrays and not one.atomic:
                 places = [place for place in rows[loop].get(one.root, []) if one in place.accesses]
                 row = loop.bound * Form.number(places[0].record if places else 1)
-                if not places or places[0].rest.times(outer.atom).over(row) is None:
+                apart = places[0].rest.times(outer.atom) if places else ZERO
+                # Threads of another axis have other rounds at the same time: rows that were not apart would race.
+                if not (apart.terms if outer.kind == "grid" else apart.over(row)):
                     return f"other rounds of a loop may have the same elements of {one.root.name}"
     return ""
 
@@ -101,7 +112,7 @@ def _goes_on(subject: Subject, loop: Loop) -> bool:
         return False
     outer, count = facts.names_in(body) - facts.declared_in(body) - {loop.variable}, lanes(subject, loop)
     asks = any(_asks_for_thread(facts, one, loop, count) for one in (loop.node.kids[1], body))
-    if asks or any(_varies(facts, one) for one in outer):
+    if asks or any(_varies(facts, one, loop, count) for one in outer):
         return False
     ends = [one for one in body.walk() if one.what in ENDS and one.what != "continue"]
     own = [one for one in ends if one.what in ("return", "goto") or not one.inside(LEFT, loop.node)]
@@ -122,7 +133,7 @@ def lanes(subject: Subject, loop: Loop) -> int:
 def _asks_for_thread(facts: Facts, node: Node, loop: Loop, count: int) -> bool:
     """Whether a part of the kernel depends on which of the threads that take turns carries it out, but for the loop's
     variable and what they put together. count: these threads, where not all along x."""
-    asked = ("threadIdx", "blockIdx", "@") if loop.kind == "grid" else ("threadIdx.x", "@x")
+    asked = ("threadIdx.x", "blockIdx.x", "@x") if loop.kind == "grid" else ("threadIdx.x", "@x")
     for part in facts.sources(node):
         for one in (one for one in part.walk() if one.what == "builtin" and one.op.startswith(asked)):
             around = [one, *(up for up, _ in one.above() if part.holds(up))]
@@ -132,13 +143,14 @@ def _asks_for_thread(facts: Facts, node: Node, loop: Loop, count: int) -> bool:
     return False
 
 
-def _varies(facts: Facts, symbol: Symbol) -> bool:
-    """Whether a variable changes by the number of a thread. What a group puts together is the same for all of it."""
+def _varies(facts: Facts, symbol: Symbol, loop: Loop, count: int) -> bool:
+    """Whether a variable changes by the number of a thread, of those that take turns. What a group puts together is the
+    same for all of it."""
     if symbol not in facts.changed or facts.counts_anew(symbol) or (facts.together and symbol.type.what != "number"):
         return False
     parts = [*facts.changed[symbol], *filter(None, [symbol.declared])]
     tests = [up.kids[0] for part in parts for up, down in part.above() if up.what == "if" and down is not up.kids[0]]
-    return any(reads_thread(facts, one) for one in (*parts, *tests))
+    return any(_asks_for_thread(facts, one, loop, count) for one in (*parts, *tests))
 
 
 def _turns(loop: Loop) -> tuple[object, ...]:

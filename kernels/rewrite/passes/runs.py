@@ -20,6 +20,8 @@ from tunesmith.kernels.rewrite.passes.record import Change, Pass, Subject, requi
 from tunesmith.kernels.rewrite.passes.vectors import moved
 from tunesmith.kernels.rewrite.sharing import WARP
 
+_LEAST = 8
+"""Elements of a run that are worth it."""
 _NEAR = 16
 """Elements ahead of a round's own, or behind it, that come with it."""
 
@@ -48,6 +50,7 @@ def _goes_on(subject: Subject, loop: Loop) -> bool:
     """Whether all threads of a block come to a loop, which counts one by one, and never meet in it."""
     facts, meets = subject.facts, [*subject.facts.barriers, *subject.facts.warp_wide]
     counts = loop.kind == "counting" and not loop.fixed and loop.node.kids[1].op != "!="
+    counts = counts and ((loop.bound - loop.first).constant or _LEAST) >= _LEAST
     known = None not in (subject.written(loop.first, loop.node), subject.written(loop.bound, loop.node))
     if not counts or not known or loop.variable in facts.changed_in(loop.body) or may_end(loop.body, loop.node):
         return False
@@ -103,7 +106,8 @@ def _through_tiles(subject: Subject, found: dict[Loop, list[_Run]]) -> Change:
     sizes_of = {subject.dtype(one.root) for runs in found.values() for one in runs}
     for size in sorted(sizes_of):
         made.constraints[f"{name} == 0 or {name} * sizeof({size}) >= 16"] = "A part has a vector or more."
-    made.parameter(name, (0, 8, 16, 32, 64), "elements of a thread's run that are in shared memory at a time; 0: none")
+    doc = "elements of a thread's run that are in shared memory at a time; 0: none"
+    made.parameter(name, (0, _LEAST, 16, 32, 64), doc)
     made.static_shared = f"(max({', '.join(sizes)}) * {warps} if {name} > 0 else 0)"
     return made
 

@@ -19,6 +19,7 @@ def text_of(name: str) -> str:
 
 XY = {"x": ("in", "float32", "n"), "y": ("inout", "float32", "n")}
 PLANE = {"a": ("in", "float32", "n * n"), "x": ("in", "float32", "n"), "y": ("inout", "float32", "n")}
+THREE_ROWS = {"x": ("in", "float32", "3 * n"), "y": ("inout", "float32", "3 * n")}
 FEW, ONE = (LaunchGeometry(grid=(blocks,), block=("64",)) for blocks in "31")
 GUARDED = "if (i < n) y[i] = 2 * x[i] + y[i];"
 MACROS = text_of("macros")
@@ -63,6 +64,10 @@ OTHERS = (
     "int i = INDEX; if (i == 1) y[1] = 9; for (; i < n; i += blockDim.x * gridDim.x) y[i] = x[i];",
     "int i = INDEX, t = 0; if (i == 0) t = 1; for (; i < n; i += blockDim.x * gridDim.x) y[i] = x[i] + t;",
     "int i = INDEX; if (i == 0) return; for (; i < n; i += blockDim.x * gridDim.x) y[i] = x[i];",
+    # Rounds that a thread may leave before its last one.
+    "KERNEL_LOOP(i, n) { y[i] = x[i]; if (n > 0) return; }",
+    "KERNEL_LOOP(i, n) { y[i] = x[i]; if (x[i] > 1) break; }",
+    "for (int i = TID; i < n; i += blockDim.x) { y[i] = x[i]; if (n > 0) return; }",
     # Rounds that need what a thread has by its number.
     "int t = TID; t *= 2; KERNEL_LOOP(i, n) { y[i] = x[i] + t; }",
     "int t = 0; if (TID > 3) t = 1; KERNEL_LOOP(i, n) { y[i] = x[i] + t; }",
@@ -90,6 +95,29 @@ LOOPS = [
     *same((LINE, XY, 203), [{"VEC": 4, "BLOCK": 128}], "int i = INDEX; LIMIT(i, n, (void)0) y[i] = x[i];", more=MACROS),
 ]
 """Loops of the grid, and macros."""
+DECLARED = same(
+    (LINE, XY, 203),
+    [{"VEC": 4}, {"ITEMS": 4, "BLOCK": 128}],
+    "int i; float a, b; i = INDEX; if (i < n) { a = x[i]; b = a; b += 2; y[i] = a * b; }",
+    "int i, k = 5, i_here = 1; const float* p; i = INDEX; p = x + i; if (i < n) y[i] = *p + k * i_here;",
+    "int i = INDEX; float* q; q = y; if (i < n) q[i] = x[i];",
+    "float v = 0; int i = INDEX; if (i < n) v = 2 * x[i]; __syncthreads(); if (i < n) y[i] = v;",
+    more=MACROS,
+)
+DECLARED += same(
+    (FEW, XY, 203),
+    [{"ROW_VEC": 4, "BLOCK": 128}],
+    "float v, sum; int k = -1; KERNEL_LOOP(i, n) { sum = 0; for (int r = 0; r < 3; ++r) { k = (i + r) % n; v = x[k];"
+    "sum += v; } y[i] = sum; }",
+    more=MACROS,
+)
+DECLARED += same(
+    (LaunchGeometry(grid=("ceil_div(n, 64)", "3"), block=("64",)), THREE_ROWS, 203),
+    [{"VEC": 4}, {"ITEMS": 4, "BLOCK": 128}],
+    "x += blockIdx.y * n; y = blockIdx.y * n + y; n = n - 2; int i = INDEX; if (i < n) y[i] = 2 * x[i] + n;",
+    more=MACROS,
+)
+"""Variables that are declared ahead of their first value, parameters that are moved, a barrier that nobody needs."""
 THREE, UNSIGNED = LaunchGeometry(grid=("3",), block=("64",)), "unsigned row = blockIdx.x * n, end = row + n;"
 OF_ROWS: Any = {"x": ("in", "float32", "3 * n"), "w": ("in", "int32", "3"), "y": ("inout", "float32", "3 * n")}
 BY_ROWS = [
@@ -179,9 +207,43 @@ OPENCL += [
 ]
 
 
-@pytest.mark.parametrize(("task", "configs", "n"), [*SPELT, *CALLED, *LOOPS, *BY_ROWS, *PRODUCT, *OPENCL])
+@pytest.mark.parametrize(("task", "configs", "n"), [*SPELT, *CALLED, *LOOPS, *DECLARED, *BY_ROWS, *PRODUCT, *OPENCL])
 def test_spellings_get_the_rewrites_of_what_they_say(task: Task, configs: list[Config], n: int) -> None:
     require_equal(task, configs, n)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        # What a round before has left, or what follows the loop needs.
+        "for (int i = 0; i < n; ++i) { if (x[i] > 2) t = i; y[i] = t; }",
+        "for (int i = 0; i < n; ++i) { y[i] = t; t = i; }",
+        "for (int i = 0; i < n; ++i) { t = t * 3 + i; y[i] = t; }",
+        "for (int i = 0; i < n; ++i) { t = i; y[i] = 2 * t; } y[0] = t;",
+        # A value that not all come by, or that another name changes.
+        "for (int i = 0; i < n; ++i) switch (i % 3) { case 0: ; t = i; case 1: y[i] = t; }",
+        "for (int i = 0; i < n; ++i) { if (x[i] > 2) goto on; t = i; on: y[i] = t; }",
+        "auto last = [&]() { return t; }; for (int i = 0; i < n; ++i) { y[i] = last(); t = i; }",
+    ],
+)
+def test_a_variable_that_keeps_a_value_stays_where_it_is(body: str) -> None:
+    task = kernel(f"if (INDEX == 0) {{ int t = 7; {body} }}", XY, ONE, MACROS)
+    assert "int t = 7" in (source := template_of(task).source) and "t_here" not in source
+    require_equal(task, [{}])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "__shared__ float own[64]; own[threadIdx.x] = x[i % n]; __syncthreads(); if (i < n) y[i] = own[5];",
+        "if (i < n) y[i] = x[i]; __syncthreads(); if (i < n - 1) y[i] += y[i ^ 1];",
+        "if (i == 0) count = 3; __syncthreads(); if (i < n) y[i] = count;",
+        "if (i < n) use(y + i); __syncthreads(); if (i < n) y[i] = 2;",
+    ],
+)
+def test_a_barrier_between_threads_that_share_something_stays(body: str) -> None:
+    more = f"{MACROS}\n__device__ int count; __device__ void use(float* all) {{ all[0] = 1; }}"
+    assert "__syncthreads()" in template_of(kernel(f"int i = INDEX; {body}", XY, ONE, more)).source
 
 
 BLOCKS = LaunchGeometry(grid=("3",), block=("16", "4"))
@@ -251,7 +313,9 @@ def test_a_function_that_does_more_is_called(function: str, call: str) -> None:
 @pytest.mark.parametrize("body", OTHERS)
 def test_what_says_something_else_stays(body: str) -> None:
     task = kernel(body, XY, LINE if GUARDED in body else ONE if "int i = TID" in body else FEW, MACROS)
-    assert not {"ITEMS", "ROW_VEC" if "TID" in body else "VEC"} & template_of(task).default_config.keys()
+    left = {"ITEMS", *(("ROW_VEC", "BLOCK") if "return" in body or "break" in body else ("VEC",))}
+    left |= {"ROW_VEC"} if "TID" in body else set()
+    assert not left & template_of(task).default_config.keys()
     require_equal(task, [{}])
 
 

@@ -51,7 +51,7 @@ def test_a_guard_that_asks_for_more_does_not_fill_vectors(body: str) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        f"x += blockIdx.y * n; y += blockIdx.y * n; {AT} if (i < n) y[i] = 2 * x[i];",
+        f"if (blockIdx.y) x += 2, y += 2; {AT} if (i < n - 2) y[i] = 2 * x[i];",
         f"{AT} if (i >= n) return; n /= 2; y[i] = x[n] + n;",
         f"int& m = n; m /= 2; {AT} if (i < n) y[i] = x[i] + n;",
         f"int* m = &n; *m -= 3; {AT} if (i < n) y[i] = x[i] + n;",

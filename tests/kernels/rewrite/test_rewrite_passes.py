@@ -64,7 +64,7 @@ HINTS = [
         "y = y + 1; y[i] = 1.0f;",
         "float4* q = (float4*)y; q[i / 4].x = 1.0f;",
         "float* p[2] = {y, y}; p[i % 2][i] = 1.0f;",
-        "float* q; q = y; q[i] = 1.0f;",
+        "float* q; if (n > 5) q = y; q[i] = 1.0f;",
         "float& q = y[i]; q = 1.0f;",
         at=f"{ELEMENT} {{ BODY }}",
     ),
@@ -73,7 +73,7 @@ HINTS = [
 HINTS += stays(
     ("BLOCK", ROWS, THREE),
     f"int w = threadIdx.x / 32; y[w] = 1; {TURNS} y[i] = 1;",
-    f"{TURNS} {{ __syncthreads(); y[i] = 1; }}",
+    f"{TURNS} {{ __syncthreads(); y[i] = 1 + y[n - 1 - i]; }}",
     f"extern __shared__ float s[]; {TURNS} y[i] = s[threadIdx.x / 32];",
     f"\n#define ME threadIdx.x\n{ELEMENT} y[i] = ME;",
 )
@@ -490,7 +490,7 @@ WALK = [
         ("for (int k = 0; k < 3; ++k) if (step >= k) s += x[(step - k) * 40 + ch] + gridDim.y;", "nothing alike"),
         ("for (int k = 0; k < 64; ++k) if (step >= k) s += x[(step - k) * 40 + ch];", "nothing alike"),
         (
-            "ch += 0; n -= 1; if (step > 0) s = x[(step - 1) * 40 + ch] - x[step * 40 + ch];",
+            "ch += 0; if (ch > 1) n -= 1; if (step > 0) s = x[(step - 1) * 40 + ch] - x[step * 40 + ch];",
             f"{WINDOW}: the kernel changes its parameter n",
         ),
         at=IN_STEPS,
@@ -545,7 +545,7 @@ TWICE = f"{PER_ROW} {TURNS} y[blockIdx.x * n + i] = 2 * r[i] + y[blockIdx.x * n 
 ROW_TEAMS = [
     *stays(
         ("TEAM_ROWS", LaunchGeometry(grid=("n", "2"), block=("64",)), PLANE),
-        (f"{TURNS} {{ {OUT_OF_ROW} = x[i]; }} __syncthreads();", "its threads work together, line"),
+        (f"{TURNS} {{ {OUT_OF_ROW} += x[i]; }} __syncthreads();", "its threads work together, line"),
         (f"{TURNS} {OUT_OF_ROW} = gridDim.y * x[i];", "which depends on the grid"),
         ("int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) y[i] = x[i];", "do not take turns"),
         f"__shared__ float s[2]; {PER_ROW} {TURNS} {OUT_OF_ROW} = r[i] + s[0];",

@@ -205,17 +205,34 @@ class TestWithRules:
     @pytest.mark.parametrize(
         ("line", "why"),
         [
-            ('asm volatile("mov.u32 %0, 1;" : "=r"(n));', "inline assembly"),
             ("tex2D<float>(0, 1, 2);", "tex2D"),
             ("saxpy<<<1, 2>>>(x, y, a, n);", "launches kernels"),
             ("cooperative_groups::tiled_partition<32>(cooperative_groups::this_thread_block());", "cooperative groups"),
-            ("if (threadIdx.x > n) return; __syncthreads();", "barrier"),
-            ("if (y[0] > 0) return; meet();", "barrier"),
-            ("switch (threadIdx.x) { default: if (n) return; } meet();", "barrier"),
             ("n = undeclared_here[", "clang does not understand"),
         ],
     )
     def test_odd_code_is_left_alone_with_the_reason(self, line: str, why: str) -> None:
+        task = self.with_line(line)
+        kept, reasons = with_rules(task, "cuda")
+        assert kept is task and why in " ".join(reasons)
+
+    @pytest.mark.parametrize(
+        ("line", "why", "names"),
+        [
+            ('asm volatile("mov.u32 %0, 1;" : "=r"(n));', "inline assembly", ()),
+            ("if (threadIdx.x > n) return; __syncthreads();", "barrier", ("LOADS",)),
+            ("if (y[0] > 0) return; meet();", "barrier", ("LOADS",)),
+            ("switch (threadIdx.x) { default: if (n) return; } meet();", "barrier", ("LOADS",)),
+        ],
+    )
+    def test_threads_that_nobody_follows_keep_their_work(self, line: str, why: str, names: tuple[str, ...]) -> None:
+        made = rewrite(self.with_line(line))
+        assert made.template is not None and why in made.refused["block_size"]
+        assert tuple(made.template.default_config) == (*names, "MIN_BLOCKS")
+
+    @staticmethod
+    def with_line(line: str) -> Task:
+        """A task whose kernel has one line more."""
         plain = SAXPY.sources("cuda").baseline
         code = (
             "#include <cooperative_groups.h>\n__device__ void meet() { __syncthreads(); }\n"
@@ -225,9 +242,7 @@ class TestWithRules:
         sources = SAXPY.backends["cuda"].model_copy(
             update={"baseline": plain.model_copy(update={"template": template})}
         )
-        task = SAXPY.model_copy(update={"backends": {"cuda": sources}})
-        kept, reasons = with_rules(task, "cuda")
-        assert kept is task and why in " ".join(reasons)
+        return SAXPY.model_copy(update={"backends": {"cuda": sources}})
 
     @pytest.mark.parametrize(("extents", "free"), [(("1", "1"), True), (("2", "1"), False)])
     def test_the_rank_of_a_thread_counts_along_x_alone(self, extents: tuple[str, str], free: bool) -> None:

@@ -87,7 +87,7 @@ def test_a_search_begins_with_parts_of_runs() -> None:
         (f"if (threadIdx.x > 3) {{ {EACH} y[{ROW} + c] = x[{ROW} + c]; }}", ROWS),
         # A round that may be the last, one that others wait for, or a length that changes.
         (f"{EACH} {{ if (x[{ROW} + c] > 2) break; y[{ROW} + c] = 1; }}", ROWS),
-        (f"{EACH} {{ __syncwarp(); y[{ROW} + c] = x[{ROW} + c]; }}", ROWS),
+        (f"{EACH} {{ __syncwarp(); y[{ROW} + c] += x[{ROW} + c]; }}", ROWS),
         (f"{PARTS} int end = min(first + run, n); for (int c = first; c < end; ++c) end -= x[{ROW} + c] > 2;", ROWS),
         # Results of other rounds, and elements that a round may leave as they are.
         (f"{EACH} y[{ROW} + c] = y[{ROW} + max(c, 1) - 1];", ROWS),
