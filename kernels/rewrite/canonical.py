@@ -2,25 +2,28 @@
 
 Owns the edits of a kernel's body after which it computes the same in the launch of its task: a function that a
 kernel ends with stands in its place, as does what a function returns of an index or a load, macros with a thread's
-number are expanded, a variable is declared where it gets its first value, barriers between threads that share nothing
-are gone, axes that the launch does not have are numbers, blocks of which only the number of a thread counts have one
-axis, coordinates are computed by the extents of blocks, loops that step by these have a variable of their own, which
-counts from the beginning of a row, a pointer that advances with a loop stays, with the distance in its place, a
-parameter that is moved once is a variable from there on, and what a thread adds up in memory is added up in a register.
+number are expanded, two branches that give one thing a value are an assignment, a variable is declared where it gets
+its first value, barriers between threads that share nothing are gone, axes that the launch does not have are numbers,
+blocks of which only the number of a thread counts have one axis, coordinates are computed by the extents of blocks,
+loops that step by these have a variable of their own, which counts from the beginning of a row, a pointer that advances
+with a loop stays, with the distance in its place, a parameter that is moved once is a variable from there on, and what
+a thread adds up in memory is added up in a register.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from tunesmith.kernels.reader.parse import kind, split
 from tunesmith.kernels.reader.syntax import BUILTINS, LOOPS, WORK_ITEM, Kind, Node, Symbol, Syntax, builtin
 from tunesmith.kernels.rewrite.edits import Edit, Span, insert, rendered, replace, span
-from tunesmith.kernels.rewrite.facts import AXES, Access, Facts, Loop, grid_size, may_end
+from tunesmith.kernels.rewrite.facts import AXES, Access, Facts, Loop, grid_size, may_end, name_of
 from tunesmith.kernels.rewrite.forms import Form
+from tunesmith.kernels.rewrite.rounds import key
 from tunesmith.kernels.spec.template import LaunchGeometry
 
 _TELLING = frozenset({*BUILTINS, *WORK_ITEM, "for", "return"})
@@ -28,11 +31,14 @@ _TELLING = frozenset({*BUILTINS, *WORK_ITEM, "for", "return"})
 _OF_BLOCKS = frozenset({"blockIdx.", "gridDim."})
 
 
-def canonical(read: Callable[[str], Syntax], code: str, launch: LaunchGeometry) -> tuple[Facts, LaunchGeometry]:
+def canonical(
+    read: Callable[[str], Syntax], code: str, launch: LaunchGeometry, values: Sequence[int | None] = ()
+) -> tuple[Facts, LaunchGeometry]:
     """Facts of a source in the spelling that the passes know, and the launch of that. read: makes the syntax of a
-    source; launch: the task's. Raises `SourceError`."""
+    source; launch: the task's; values: of the arguments, those that no workload changes. Raises `SourceError`."""
     facts = Facts(read(code))
-    words = (_called, _returned, _macros, _declarations, _barriers, _axes, _one_axis, _extents)
+    extents = partial(_extents, values=values)
+    words = (_called, _returned, _macros, _choices, _declarations, _barriers, _axes, _one_axis, extents)
     for step in (*words, _loops, _rows, _advances, _begins, _sums):
         # Several times, as macros have macros in them, and loops loops.
         for _ in range(8):
@@ -174,6 +180,24 @@ def _template_arguments(facts: Facts, call: Node) -> list[tuple[str, str]] | Non
     return found
 
 
+def _choices(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
+    """Both branches of an `if` that only give the same variable or element a value, as one assignment."""
+    found = list[Edit]()
+    for node in facts.body.walk():
+        branches = [one.kids[0] if one.what == "block" and len(one.kids) == 1 else one for one in node.kids[1:]]
+        if node.what != "if" or len(branches) != 2 or any(one.fixed for one in node.walk()):
+            continue
+        plain = all((one.what, one.op) == ("assign", "=") for one in branches)
+        target = branches[0].kids[0]
+        plain = plain and target.type.what in ("number", "float") and key(target) == key(branches[1].kids[0])
+        if not plain or any(one.what in ("assign", "count", "call", "asm", "lambda") for one in node.kids[0].walk()):
+            continue
+        first, second = (f"({target.type.spelling})({facts.text(one.kids[1])})" for one in branches)
+        text = f"{facts.text(target)} = ({facts.text(node.kids[0])}) ? {first} : {second};"
+        found.append(Edit(node.start, facts.syntax.end(node), (text,)))
+    return found
+
+
 def _declarations(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
     """Variables that are declared ahead of the statement that gives them their first value, as declared by it: in a
     loop, each round has its own then."""
@@ -256,9 +280,9 @@ def _one_axis(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
     return list(found.values())
 
 
-def _extents(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
-    """Coordinates and the steps of loops by the extents of blocks, where these stand as numbers of the launch or in
-    calls. Where threads work together, such a number may mean more than that."""
+def _extents(facts: Facts, launch: LaunchGeometry, values: Sequence[int | None]) -> list[Edit]:
+    """Coordinates and the steps of loops by the extents of blocks, where these stand as numbers of the launch, as
+    arguments, or in calls. Where threads work together, such a number may mean more than that."""
     found, last, known, either, hidden = list[Edit](), 0, dict[Form, str](), dict[Form, str](), dict[Form, str]()
     for axis, extent in zip(AXES, launch.block, strict=False):
         names = [f"{one}.{axis}" for one in ("blockIdx", "threadIdx", "gridDim", "blockDim")]
@@ -277,6 +301,8 @@ def _extents(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
             continue
         if node.what in ("binary", "call"):
             form, whats = facts.form(node), {one.what for one in node.walk()}
+            for one, value in zip(facts.parameters, values, strict=False):
+                form = form.replaced(name_of(one), Form.number(value)) if value and one not in facts.changed else form
             text = known.get(form) or (hidden.get(form, "") if {"call", "builtin"} <= whats else "")
             text = either.get(facts.form(node.kids[0]) + facts.form(node.kids[1]), "") if node.op == "|" else text
         elif node.what == "assign" and node.op == "+=" and (made := node.kids[0].symbol) and made.declared:

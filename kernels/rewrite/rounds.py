@@ -82,7 +82,7 @@ class Carried:
         made, (_, test, step, _) = dict[Symbol, str](), self.loop.kids
         for symbol in self.states:
             how, kind = self._combined(symbol), symbol.type
-            if not how or kind.what not in ("number", "float") or kind.size not in (4, 8) or kind.reference:
+            if not how or kind.what not in ("number", "float") or kind.size not in (1, 4, 8) or kind.reference:
                 return f"a loop changes {symbol.name} in a way that depends on the order of its rounds"
             made[symbol] = how
         again = made.keys() | self.facts.declared_in(self.body) | self.facts.changed_in(self.body)
@@ -98,6 +98,10 @@ class Carried:
         if kinds == {"+"} and not self.weights:
             plain = all(one.op != "=" or one.kids[1].what == "binary" for one in changes)
             return "a + b" if plain else ""
+        values = {one.kids[1].value for one in changes if one.what == "assign" and one.op == "="}
+        if len(values) == len(kinds) == 1 and kinds == set(map(repr, values)):
+            # A flag: each part is what it was, or this.
+            return f"a == ({self.facts.text(changes[0].kids[1])}) ? a : b"
         texts = {self._picked(one.kids[0], one) for one in changes} if kinds == {"pick"} else set()
         return texts.pop() or "" if len(texts) == 1 else ""
 

@@ -142,7 +142,8 @@ def _read(task: Task, plain: Template) -> tuple[Facts, LaunchGeometry]:
     types = {name: "float32" if "float32" in those else those[0] for name, those in task.types.items()}
     where, known = f"The baseline of {task.name}", prelude(types, names)
     read = partial(Syntax, language=plain.backend, entry=task.entry, where=where, prelude=known)
-    return canonical(read, plain.source, plain.launch)
+    values = [int(one.value) if one.value and one.value.isdigit() else None for one in task.arguments]
+    return canonical(read, plain.source, plain.launch, values)
 
 
 def _subject(task: Task, backend: BackendName, facts: Facts, spread: LaunchGeometry) -> Subject:

@@ -44,12 +44,12 @@ def test_from_a_source_and_its_headers_to_a_space_or_the_reasons_why_not(here: A
     shown = here("space", "saxpy", "--target", "h200", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
     assert "template by-rules" in shown.stdout and "ITEMS" in shown.stdout
-    (tmp_path / "odd.cu").write_text(SOURCE.replace("int i", 'asm volatile("");\n    int i'))
-    assert "it has inline assembly." in here("init", "odd.cu", "--out", "odd", cwd=tmp_path).stdout
+    (tmp_path / "odd.cu").write_text(SOURCE.replace("int i", "tex2D<float>(0, 1, 2);\n    int i"))
+    assert "it calls tex2D, which the rules do not know." in here("init", "odd.cu", "--out", "odd", cwd=tmp_path).stdout
     fill_in(tmp_path / "odd")
     shown = here("space", "odd", "--target", "h200", cwd=tmp_path)
     assert shown.returncode == 2
-    assert "has no cuda template, and the rules make none (line 2: it has inline assembly)" in shown.stderr
+    assert "has no cuda template, and the rules make none (line 2: it calls tex2D, which the rules do not know)" in shown.stderr
     (tmp_path / "headers").mkdir()
     (tmp_path / "headers" / "scale.h").write_text(
         "#pragma once\n__device__ float scaled(float x) { return SCALE * x; }\n"

@@ -10,6 +10,7 @@ written by the first lane; where one lane may need what another wrote, they wait
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 
 from tunesmith.kernels.reader.syntax import LAMBDA, LOOPS, Node, Symbol
 from tunesmith.kernels.rewrite.edits import Edit, Span, switched, wrap
@@ -17,8 +18,11 @@ from tunesmith.kernels.rewrite.facts import ENDS, Access, Facts, Loop
 from tunesmith.kernels.rewrite.forms import ONE, ZERO, Form
 from tunesmith.kernels.rewrite.passes.record import Change, Layer, Pass, Subject, require
 from tunesmith.kernels.rewrite.rounds import Carried
+from tunesmith.kernels.spec.task import geometry
 from tunesmith.kernels.spec.template import LaunchGeometry
 
+_MANY = 1 << 18
+"""Threads that a large device runs at the same time."""
 _COMMUTING = frozenset(f"atomic{one}" for one in ("Add", "Sub", "Max", "Min", "And", "Or", "Xor"))
 
 
@@ -71,24 +75,35 @@ def _numbers(subject: Subject) -> list[Node]:
 
 def _shared(subject: Subject) -> tuple[dict[Loop, dict[Symbol, str]], str]:
     """The loops that lanes share, none of them inside another: of loops in one another the innermost that touches
-    neighbours, else the outermost; none where no loop touches any, and why not, as a clause."""
+    neighbours, or anything where there are few threads, else the outermost; none where no loop does, and why not, as a
+    clause."""
     facts, good, why = subject.facts, dict[Loop, dict[Symbol, str]](), ""
     for node in facts.body.walk():
         if node.what == "for" and not node.inside(LAMBDA):
             loop = facts.loop(node)
             sums = "a loop does not count one by one" if loop is None else _sums(facts, loop)
             if loop is None or isinstance(sums, str):
-                why = why if loop is not None and loop.axis else why or str(sums)
+                why = why if loop is None or loop.kind != "counting" else str(sums)
             elif (count := (loop.bound - loop.first).constant) is None or count >= 8:
                 # Of fewer rounds most lanes would have none.
                 good[loop] = sums
     outer = [one for one in facts.accesses if one.root in facts.arrays]
-    near = [loop for loop in good if any(loop.body.holds(x.node) and x.index.times(loop.atom) == ONE for x in outer)]
+    touched = {loop: [one.index for one in outer if loop.body.holds(one.node)] for loop in good}
+    near = [loop for loop, those in touched.items() if any(one.times(loop.atom) == ONE for one in those)]
+    if not near and _leaves_idle(subject):
+        near = [loop for loop, those in touched.items() if any(loop.atom in facts.asked(one) for one in those)]
     found = list[Loop]()
     for loop in [*reversed(near), *good]:
         if not any(loop.node.holds(other.node) or other.node.holds(loop.node) for other in found):
             found.append(loop)
     return {one: good[one] for one in found} if near else {}, why
+
+
+def _leaves_idle(subject: Subject) -> bool:
+    """Whether a workload has too few threads for a device, so that lanes are worth more than accesses of neighbours."""
+    plain, tuned = subject.task.sources(subject.backend).baseline.template, subject.task.workloads
+    launches = [geometry(plain, {}, one) for one in tuned if not one.held_out]
+    return any(prod(one.grid) * prod(one.block) < _MANY for one in launches)
 
 
 def _sums(facts: Facts, loop: Loop) -> dict[Symbol, str] | str:

@@ -4,7 +4,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rewrite_cases import LINE, kernel, opencl_kernel, require_equal, require_refused, rewritten, same, template_of
+from rewrite_cases import (
+    LINE,
+    kernel,
+    opencl_kernel,
+    require_equal,
+    require_refused,
+    rewritten,
+    same,
+    task_of,
+    template_of,
+)
 
 from tunesmith.kernels.rewrite.composition import NO_GUARD
 from tunesmith.kernels.rewrite.template import _read
@@ -101,6 +111,8 @@ DECLARED = same(
     "int i; float a, b; i = INDEX; if (i < n) { a = x[i]; b = a; b += 2; y[i] = a * b; }",
     "int i, k = 5, i_here = 1; const float* p; i = INDEX; p = x + i; if (i < n) y[i] = *p + k * i_here;",
     "int i = INDEX; float* q; q = y; if (i < n) q[i] = x[i];",
+    "int i = INDEX; if (i < n) { if (x[i] > 1) y[i] = 2; else if (x[i] < -1) { y[i] = x[i] + 1; } else y[i] = 0.5; }",
+    "int i = INDEX, s; if (i % 3) s = i / 2; else s = 5; if (i < n) y[i] = x[i] * s;",
     "float v = 0; int i = INDEX; if (i < n) v = 2 * x[i]; __syncthreads(); if (i < n) y[i] = v;",
     more=MACROS,
 )
@@ -118,6 +130,22 @@ DECLARED += same(
     more=MACROS,
 )
 """Variables that are declared ahead of their first value, parameters that are moved, a barrier that nobody needs."""
+GRID = LaunchGeometry(grid=("2", "1"), block=("32", "2"))
+PLANES = "for (int r = blockIdx.y * blockDim.y + threadIdx.y; r < 3; r += blockDim.y * gridDim.y)"
+COLUMNS = "for (int c = INDEX; c < n; c += gridDim.x * blockDim.x)"
+DECLARED += same(
+    (GRID, THREE_ROWS, 203),
+    [{"ROW_VEC": 4, "BLOCK_X": 64}, {"ROW_VEC": 2, "ITEMS_Y": 2}],
+    f"{PLANES} {{ {COLUMNS} {{ y[r * n + c] = 2 * x[r * n + c]; }} }}",
+    f"{PLANES} {{ if (r != 1) {{ {COLUMNS} y[r * n + c] += x[r * n + c]; }} }}",
+    more=MACROS,
+)
+DECLARED += same(
+    (LaunchGeometry(grid=("3",), block=("64",)), THREE_ROWS, 203),
+    [{"ROW_VEC": 4, "BLOCK": 128}],
+    "int r = blockIdx.x; if (r != 1) { for (int c = TID; c < n; c += blockDim.x) y[r * n + c] += x[r * n + c]; }",
+    more=MACROS,
+)
 THREE, UNSIGNED = LaunchGeometry(grid=("3",), block=("64",)), "unsigned row = blockIdx.x * n, end = row + n;"
 OF_ROWS: Any = {"x": ("in", "float32", "3 * n"), "w": ("in", "int32", "3"), "y": ("inout", "float32", "3 * n")}
 BY_ROWS = [
@@ -210,6 +238,47 @@ OPENCL += [
 @pytest.mark.parametrize(("task", "configs", "n"), [*SPELT, *CALLED, *LOOPS, *DECLARED, *BY_ROWS, *PRODUCT, *OPENCL])
 def test_spellings_get_the_rewrites_of_what_they_say(task: Task, configs: list[Config], n: int) -> None:
     require_equal(task, configs, n)
+
+
+@pytest.mark.parametrize(
+    ("body", "launch"),
+    [
+        # Rounds that have the same elements, and threads that have no turn though there is one for them.
+        (f"{PLANES} {{ {COLUMNS} y[c] += x[r * n + c]; }}", GRID),
+        ("if (TID > 3) return; for (int c = TID; c < n; c += blockDim.x) y[c] = x[c];", ONE),
+        ("if (TID % 3) { for (int c = TID; c < n; c += blockDim.x) y[c] = x[c]; }", ONE),
+        ("for (int r = TID; r < 5; ++r) { for (int c = TID; c < n; c += blockDim.x) y[r * n + c] = x[c]; }", ONE),
+    ],
+)
+def test_a_row_that_not_all_threads_share_goes_element_by_element(body: str, launch: LaunchGeometry) -> None:
+    require_refused(kernel(body, THREE_ROWS, launch, MACROS), {"ROW_VEC"})
+
+
+@pytest.mark.parametrize(
+    ("body", "name", "offered"),
+    [
+        ("if (i < n) { for (int k = 0, e = i; k < n; k++, e += 2) y[i] += x[e % n]; }", "UNROLL", True),
+        ("if (i < n) { for (int k = n - 1; k >= 0; --k) y[i] += x[k]; }", "UNROLL", True),
+        ("if (i < n) { for (int k = 7; k >= 0; --k) y[i] += x[k]; }", "UNROLL", False),
+        ("long long m = i; if (i < n) y[n - 1 - m] = x[int64(m)];", "INDEX_BITS", True),
+    ],
+)
+def test_loops_and_casts_of_any_spelling(body: str, name: str, offered: bool) -> None:
+    task = kernel(f"int i = INDEX; {body}", XY, LINE, f"{MACROS}\ntypedef long long int64;")
+    assert (name in template_of(task).default_config) is offered
+    require_equal(task, [{name: 4 if name == "UNROLL" else 32}] if offered else [{}])
+
+
+@pytest.mark.parametrize(("value", "free"), [("64", True), ("32", False), ("n", False)])
+def test_an_argument_that_says_the_size_of_a_block(value: str, free: bool) -> None:
+    code = 'extern "C" __global__ void k(const float* x, float* y, int n, int size)'
+    code += " { int i = blockIdx.x * size + threadIdx.x; if (i < n) y[i] = 2 * x[i]; }"
+    task = task_of("k", code, XY, LINE, {"n": "int32", "size": "int32"})
+    *others, size = task.arguments
+    task = task.model_copy(update={"arguments": (*others, size.model_copy(update={"value": value}))})
+    assert ("VEC" in template_of(task).default_config) is free
+    if free:
+        require_equal(task, [{"VEC": 4}, {"BLOCK": 128}])
 
 
 @pytest.mark.parametrize(

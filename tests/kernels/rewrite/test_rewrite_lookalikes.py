@@ -52,7 +52,7 @@ def test_a_guard_that_asks_for_more_does_not_fill_vectors(body: str) -> None:
     "body",
     [
         f"if (blockIdx.y) x += 2, y += 2; {AT} if (i < n - 2) y[i] = 2 * x[i];",
-        f"{AT} if (i >= n) return; n /= 2; y[i] = x[n] + n;",
+        f"{AT} if (i >= n) return; if (n > 3) n /= 2; y[i] = x[n] + n;",
         f"int& m = n; m /= 2; {AT} if (i < n) y[i] = x[i] + n;",
         f"int* m = &n; *m -= 3; {AT} if (i < n) y[i] = x[i] + n;",
         f"halve<int>(n); {AT} if (i < n) y[i] = x[i] + n;",

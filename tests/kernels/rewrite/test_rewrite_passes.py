@@ -248,13 +248,16 @@ OUTPUT_TILES_SAME = [
 ]
 LANES = [
     *stays(
+        ("LANES", LaunchGeometry(grid=("5000",), block=("64",)), OVER),
+        (f"{EACH} float s = 0; {ROW} s += a[k * n + r]; y[r] = s;", "reads neighbours"),
+    ),
+    *stays(
         ("LANES", LINE, OVER),
         (f"float s = 0; {ROW} s = s * 0.5f + a[r * n + k]; y[r] = s;", "depends on the order"),
         (f"float s = 1; {ROW} s += s * a[r * n + k]; y[r] = s;", "depends on the order"),
         (f"float s = 1; {ROW} s = sqrtf(s + a[r * n + k]); y[r] = s;", "depends on the order"),
         (f"float s = 0; {ROW} {{ s += a[r * n + k]; y[r * n + k] = s; }}", "before it is complete"),
         (f"float s = 0; {ROW} {{ if (a[r * n + k] < 0) break; s += 1; }} y[r] = s;", "may end early"),
-        (f"float s = 0; {ROW} s += a[k * n + r]; y[r] = s;", "reads neighbours"),
         (f"{ROW} y[r * n + k] = y[r * n + n - 1 - k] + a[r * n + k];", "used at other places"),
         (f"{ROW} {{ int e = a[k]; y[r * n + k + e] = a[r * n + k]; }}", "used at other places"),
         (f"{ROW} for (int j = 0; j < 4; ++j) y[r * n + k + j] = a[r * n + k];", "used at other places"),
@@ -294,6 +297,10 @@ LANES_SAME = [
         "float s = 0; for (int k = 0; k < n; ++k) for (int p = 0; p < 2; ++p) { s += a[r * n + k]; } y[r] = s;",
         f"float s = 9, t = 9; {ROW} if (a[k] < s) {{ s = a[k]; }} {ROW} t = a[k] > t ? t : a[k]; y[r] = s + t;",
         f"float s = 3; {ROW} if (a[r * n + k] > 0) s -= a[r * n + k]; s = s * 2; y[r] += s;",
+        # Few threads, whose lanes read elements that are apart; a flag, and the largest of records.
+        f"float s = 1e30f; {ROW} {{ if (a[k * n + r] < s) s = a[k * n + r]; }} y[r] = s;",
+        f"bool any = r > 40; int all = 7; float s = -9; {ROW} {{ if (a[k * 2 + 1] > 2 + r % 2) any = true;"
+        f"if (a[k * 2] < -1) {{ all = 3; }} s = fmaxf(s, a[k * 2]); }} y[r] = any ? s + all : s - all;",
         # A softmax of one thread.
         f"""const float* row = a + r * n; float most = row[0], sum = 0; {ROW} most = fmaxf(most, row[k]);
         {ROW} {{ float e = expf(row[k] - most); y[r * n + k] = e; sum += e; }}

@@ -92,6 +92,8 @@ def test_a_search_begins_with_parts_of_runs() -> None:
         # Results of other rounds, and elements that a round may leave as they are.
         (f"{EACH} y[{ROW} + c] = y[{ROW} + max(c, 1) - 1];", ROWS),
         (f"{EACH} if (c % 3) y[{ROW} + c] = 1;", ROWS),
+        # Runs that are short.
+        (f"for (int c = threadIdx.x * 4; c < threadIdx.x * 4 + 4; ++c) y[{ROW} + c] += x[{ROW} + c];", ROWS),
     ],
 )
 def test_what_is_no_run_of_a_thread_stays(body: str, launch: LaunchGeometry) -> None:
