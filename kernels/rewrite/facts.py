@@ -632,11 +632,14 @@ class Facts:
 
     def upper(self, condition: Condition, axis: str) -> Form | None:
         """B of a condition that says "@axis < B" with a B that is the same for all threads; else None."""
-        coordinate, least = f"@{axis}", condition.least
-        if least is None or least.times(coordinate) != Form.number(-1):
-            return None
-        rest = least.without(coordinate) + ONE
-        return rest if self.reach(rest) == 0 else None
+        coordinate, least = Form.atom(f"@{axis}"), condition.least or ZERO
+        for atom in least.atoms:
+            whole, by = self.atoms[atom].parts if self.atoms[atom].op == "/" else (Form.atom(atom), ONE)
+            rest = least.without(atom) + ONE
+            # A whole quotient is below B where the number is below B times the divisor.
+            if whole == coordinate and least.times(atom) == -ONE and self.reach(rest) == self.reach(by) == 0:
+                return rest * by
+        return None
 
     def certain(self, node: Node, bounds: dict[str, Form]) -> bool:
         """Whether the kernel comes to `node` at all coordinates below `bounds`, by axis."""

@@ -130,6 +130,12 @@ DECLARED += same(
     more=MACROS,
 )
 """Variables that are declared ahead of their first value, parameters that are moved, a barrier that nobody needs."""
+DECLARED += same(
+    (LaunchGeometry(grid=("ceil_div(3 * n, 64)",), block=("64",)), THREE_ROWS, 203),
+    [{"VEC": 4}, {"ITEMS": 4, "BLOCK": 128}],
+    "int i = INDEX, row = i / n; if (row >= 3) return; y[i] = x[row * n + i % n] + row;",
+    more=MACROS,
+)
 GRID = LaunchGeometry(grid=("2", "1"), block=("32", "2"))
 PLANES = "for (int r = blockIdx.y * blockDim.y + threadIdx.y; r < 3; r += blockDim.y * gridDim.y)"
 COLUMNS = "for (int c = INDEX; c < n; c += gridDim.x * blockDim.x)"
