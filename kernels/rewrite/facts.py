@@ -330,7 +330,9 @@ class Facts:
         if self.is_once(symbol, node) and symbol.declared is not None:
             if symbol.type.what == "number" and symbol.type.size >= 4:
                 value = self.form(symbol.declared.kids[-1])
-                if not any(one.startswith("?") or self.atoms[one].memory for one in value.atoms):
+                # What is read for a thread's coordinate is known by its place; for a block, by its name.
+                named = not any(one[0] == "@" for one in self.asked(value))
+                if not any(one.startswith("?") or (named and self.atoms[one].memory) for one in value.atoms):
                     return value
             if symbol not in self.changed:
                 return self._known(name_of(symbol), Atom(2, symbol))

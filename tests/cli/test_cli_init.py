@@ -49,7 +49,10 @@ def test_from_a_source_and_its_headers_to_a_space_or_the_reasons_why_not(here: A
     fill_in(tmp_path / "odd")
     shown = here("space", "odd", "--target", "h200", cwd=tmp_path)
     assert shown.returncode == 2
-    assert "has no cuda template, and the rules make none (line 2: it calls tex2D, which the rules do not know)" in shown.stderr
+    assert (
+        "has no cuda template, and the rules make none (line 2: it calls tex2D, which the rules do not know)"
+        in shown.stderr
+    )
     (tmp_path / "headers").mkdir()
     (tmp_path / "headers" / "scale.h").write_text(
         "#pragma once\n__device__ float scaled(float x) { return SCALE * x; }\n"

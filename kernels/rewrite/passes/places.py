@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tunesmith.kernels.reader.syntax import Node, Symbol
-from tunesmith.kernels.rewrite.facts import Access, Facts
+from tunesmith.kernels.rewrite.facts import Access, Facts, Part
 from tunesmith.kernels.rewrite.forms import ONE, Form
 from tunesmith.kernels.rewrite.passes.record import Subject
 
@@ -104,6 +104,17 @@ def places(
     return [first, *(Place(x.root, x.name, x.index, x.record, x.accesses, x.rest, x.multiples, apart) for x in others)]
 
 
+def _part(facts: Facts, of: str, atom: str) -> Part | None:
+    """The part of a coordinate that an atom is, or that alone tells its value, as of a number that is read for a row."""
+    found = facts.part(Form.atom(of), frozenset({atom}))
+    if found is not None or of not in facts.atoms:
+        return found
+    inside = [one for form in facts.atoms[of].parts for one in form.atoms if atom in facts.asked(Form.atom(one))]
+    parts = {_part(facts, one, atom) for one in inside}
+    whole = parts.pop() if len(parts) == 1 else None
+    return whole if whole is not None and whole.low != ONE else None
+
+
 def _side_by_side(facts: Facts, index: Form, atom: str) -> tuple[int, Form, tuple[Form, ...]] | None:
     """The elements of a record, what of the index is the same for all coordinates, and what has to be a multiple of a
     vector's coordinates; None where neighbouring coordinates have no neighbouring records."""
@@ -111,7 +122,7 @@ def _side_by_side(facts: Facts, index: Form, atom: str) -> tuple[int, Form, tupl
     factor = index.times(atom).constant
     if asking == [atom]:
         return (factor, index.without(atom), ()) if factor in _RECORDS else None
-    parts = {one: facts.part(Form.atom(one), frozenset({atom})) for one in asking}
+    parts = {one: _part(facts, one, atom) for one in asking}
     found = {one: part for one, part in parts.items() if part is not None}
     inner = [one for one, part in found.items() if part.low == ONE]
     if len(found) < len(parts) or len(inner) != 1 or index.times(inner[0]) != ONE:

@@ -136,6 +136,19 @@ DECLARED += same(
     "int i = INDEX, row = i / n; if (row >= 3) return; y[i] = x[row * n + i % n] + row;",
     more=MACROS,
 )
+GATHERED: Any = {"x": ("in", "float32", "5 * n"), "w": ("in", "int32", "7"), "y": ("out", "float32", "7 * n")}
+GATHERS = [
+    case
+    for n in (203, 204)
+    for case in same(
+        (LaunchGeometry(grid=("ceil_div(7 * n, 64)",), block=("64",)), GATHERED, n),
+        [{"VEC": 4}, {"VEC": 2, "ITEMS": 4, "LOADS": 2}],
+        "int i = INDEX; if (i < 7 * n) y[i] = x[min(max(w[i / n], 0), 4) * n + i % n];",
+        "int i = INDEX; if (i < 7 * n) { const int s = max(w[i / n], 0) % 5; y[i] = x[s * n + i % n] + s; }",
+        more=MACROS,
+    )
+]
+"""Rows whose number is read from an array."""
 GRID = LaunchGeometry(grid=("2", "1"), block=("32", "2"))
 PLANES = "for (int r = blockIdx.y * blockDim.y + threadIdx.y; r < 3; r += blockDim.y * gridDim.y)"
 COLUMNS = "for (int c = INDEX; c < n; c += gridDim.x * blockDim.x)"
@@ -241,7 +254,9 @@ OPENCL += [
 ]
 
 
-@pytest.mark.parametrize(("task", "configs", "n"), [*SPELT, *CALLED, *LOOPS, *DECLARED, *BY_ROWS, *PRODUCT, *OPENCL])
+@pytest.mark.parametrize(
+    ("task", "configs", "n"), [*SPELT, *CALLED, *LOOPS, *DECLARED, *GATHERS, *BY_ROWS, *PRODUCT, *OPENCL]
+)
 def test_spellings_get_the_rewrites_of_what_they_say(task: Task, configs: list[Config], n: int) -> None:
     require_equal(task, configs, n)
 
