@@ -331,13 +331,17 @@ class Facts:
             if symbol.type.what == "number" and symbol.type.size >= 4:
                 value = self.form(symbol.declared.kids[-1])
                 # What is read for a thread's coordinate is known by its place; for a block, by its name.
-                named = not any(one[0] == "@" for one in self.asked(value))
+                named = not any(one[0] == "@" or self._steps_by_grid(one) for one in self.asked(value))
                 if not any(one.startswith("?") or (named and self.atoms[one].memory) for one in value.atoms):
                     return value
             if symbol not in self.changed:
                 return self._known(name_of(symbol), Atom(2, symbol))
         loop = next((one for one in self.homes.get(symbol, []) if one.holds(node)), None)
         return self._once(node) if loop is None else self._known(atom_of(symbol, loop), Atom(2, symbol))
+
+    def _steps_by_grid(self, atom: str) -> bool:
+        loops = [] if atom not in self.atoms else map(self.loop, self.homes.get(self.atoms[atom].symbol, []))
+        return any(one is not None and one.kind == "grid" for one in loops)
 
     def is_once(self, symbol: Symbol, place: Node | None = None) -> bool:
         """Whether a variable of the kernel has one value, from its declaration on, or as far as `place` names it."""

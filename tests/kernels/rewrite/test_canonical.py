@@ -148,6 +148,17 @@ GATHERS = [
         more=MACROS,
     )
 ]
+GATHERS += [
+    case
+    for n in (203, 204)
+    for case in same(
+        (FEW, GATHERED, n),
+        [{"ROW_VEC": 4}, {"ROW_VEC": 2, "LOADS": 2}],
+        "KERNEL_LOOP(i, 7 * n) { int r = i / n, c = i % n, s = w[r]; s = s < 0 ? 0 : s % 5; y[i] = x[s * n + c]; }",
+        "KERNEL_LOOP(i, 7 * n) { int r = i / n, c = i % n; const int s = max(w[r], 0) % 5; y[i] = x[s * n + c]; }",
+        more=MACROS,
+    )
+]
 """Rows whose number is read from an array."""
 GRID = LaunchGeometry(grid=("2", "1"), block=("32", "2"))
 PLANES = "for (int r = blockIdx.y * blockDim.y + threadIdx.y; r < 3; r += blockDim.y * gridDim.y)"
