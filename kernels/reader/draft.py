@@ -163,7 +163,7 @@ def read_kernel(
     if not obstacles and not unknown and all(one.kind.const or not one.pointer for one in facts.parameters):
         why = "is an array that it may write, which is what a task compares: pass what it writes to as one"
         obstacles.append(f"no parameter of {found.name} {why}")
-    of_type = rf"\b(?:{'|'.join(one.name for one in unknown if one.what == 'type') or '0'})\b[^;(){{}}=]*\b"
+    of_type = rf"\b(?:{'|'.join(one.name for one in unknown if one.what == 'type') or '(?!)'})\b[^;(){{}}=]*\b"
     unknown = [one for one in unknown if one.what == "type" or not re.search(rf"{of_type}{one.name}\b", unit.code)]
     if unknown:
         headers = f"name with -I the folders of headers that were not found ({shortened(_missing(unit))}), or"
@@ -190,7 +190,9 @@ def read_kernel(
     renamed = dict(zip((one for one, bound in found.types.items() if bound is None), part.types, strict=True))
     facts.parameters = [replace(one, dtype=renamed.get(one.dtype, one.dtype)) for one in facts.parameters]
     facts.static = re.sub(r"(?<=sizeof\()\w+", lambda one: renamed.get(one[0], one[0]), facts.static)
-    facts.types = {new: C_TYPES.get(found.launched.get(name, ""), "float32") for name, new in renamed.items()}
+    for name, new in renamed.items():
+        known_types = (C_TYPES[one] for one in found.typed.get(name, ()) if one in C_TYPES)
+        facts.types[new] = tuple(dict.fromkeys(known_types)) or ("float32",)
     for name in (one for one in found.untold if one in renamed):
         facts.ask("types", f"the types of {renamed[name]}, with which no launch of the source makes the kernel")
     return ReadKernel(found.name, backend, Slice(text, part.unknown, part.types), facts)
@@ -307,7 +309,7 @@ def _types(facts: Facts) -> list[str]:
         return []
     lines = ["# The data types that you use the template with; the first one is meant where a workload names none."]
     asked = _mark(facts.questions.get("types", ()))
-    return [*lines, "[types]", *(f'{name} = ["{dtype}"]{asked}' for name, dtype in facts.types.items()), ""]
+    return [*lines, "[types]", *(f"{name} = [{_quoted(dtypes)}]{asked}" for name, dtypes in facts.types.items()), ""]
 
 
 def _unset(read: ReadKernel) -> str:

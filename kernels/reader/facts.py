@@ -50,6 +50,9 @@ MAX_CHEAP = 400
 """Steps of a kernel that is run on a larger grid as well."""
 MANY_BLOCKS = 32
 """A constant extent of a grid, above which fewer blocks are run."""
+MAX_READ = 10_000
+"""Files of a project in which a launch is looked for."""
+_SOURCES = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".c", ".h", ".hh", ".hpp", ".inl", ".inc")
 NO_RUNS = 99
 """Arrays without a shape, more than any, where no runs came to their end."""
 Role = Literal["in", "out", "inout"]
@@ -91,7 +94,7 @@ class Facts:
     "launch", or the name of a parameter, what is not known of it; requires: what must hold of sizes; shared: bytes of
     dynamic shared memory; static: bytes that the source declares; local: by local parameter its elements where they are
     constant, or nothing where the launch gives its bytes; unknown: what of the launch is not even guessed; types: of
-    the task, with the data type that the source has; values: of scalars that follow from sizes."""
+    the task, with the data types that the source launches it with; values: of scalars that follow from sizes."""
 
     parameters: list[Parameter]
     sizes: list[str] = field(default_factory=list)
@@ -105,7 +108,7 @@ class Facts:
     static: str = "0"
     local: dict[str, str] = field(default_factory=dict)
     unknown: str = ""
-    types: dict[str, str] = field(default_factory=dict)
+    types: dict[str, tuple[str, ...]] = field(default_factory=dict)
     values: dict[str, str] = field(default_factory=dict)
 
     def ask(self, what: str, question: str) -> None:
@@ -330,11 +333,13 @@ class _Search:
         self.facts.ask("launch", f"the launch, as {where} has {f'<<<{written}>>>' if written else 'none'}")
 
     def _written_launch(self) -> tuple[str, str]:
-        """The first launch in the text of the source, also inside macros, or else of the project's other files: its
-        file, and the text between its angle brackets, empty without a launch."""
+        """The first launch in the text of the source, also inside macros, or else of the project's other files, the
+        nearest first: its file, and the text between its angle brackets, empty without a launch."""
         launch = re.compile(rf"\b{self.entry.name}\b[^;{{}}()]*<<<([^;]*?)>>>")
-        others = (Path(one) for one in self.unit.files if one.endswith((".cu", ".cuh", ".cpp", ".cc")))
-        read = ((one.name, one.read_text("utf-8", errors="replace")) for one in others)
+        others = [Path(one) for one in self.unit.files if one.endswith(_SOURCES)]
+        above = {*Path(self.unit.where).resolve().parents}
+        others.sort(key=lambda one: (-len(above & {*one.parents}), one))
+        read = ((one.name, one.read_text("utf-8", errors="replace")) for one in others[:MAX_READ])
         texts = itertools.chain([("the source", self.unit.code)], read)
         for name, text in texts:
             if (one := launch.search(uncommented(text) if "<<<" in text else "")) is not None:

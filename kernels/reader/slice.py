@@ -18,6 +18,7 @@ from tunesmith.kernels.build.guard import HEADER_FOLDERS, HEADERS
 from tunesmith.kernels.reader.parse import (
     BUILTINS,
     FUNCTIONS,
+    UNKNOWN_NAMES,
     Entry,
     Unit,
     Unknown,
@@ -107,7 +108,8 @@ class _Reached:
         if cursor is None or cursor.location.file is None or kind(cursor) == "NAMESPACE":
             return
         if not self.unit.own(cursor):
-            self._builtin(cursor)
+            if cursor.location.file.name != UNKNOWN_NAMES:
+                self._builtin(cursor)
             return
         found = self._at(cursor.location.file.name, cursor.location.offset)
         if found is not None and (found.file, found.start) not in self.kept:

@@ -12,6 +12,7 @@ import pytest
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.reader.draft import draft
+from tunesmith.kernels.reader.parse import SourceError
 
 INDEX = "const I i = blockIdx.x * blockDim.x + threadIdx.x;"
 
@@ -160,6 +161,73 @@ def test_instances_that_a_file_asks_for_bind_a_template_which_another_file_launc
     task, source = drafted(code, where=str(tmp_path / "k.cu"))
     assert 'T = ["float16"]' in task and "constexpr int B = 8;" in source
     assert "the launch, as ops.cu has <<<blocks(n), 64>>>" in task
+
+
+@pytest.mark.parametrize("place", ["ops.h", "acc/run.inl", "acc/cuda/run.cuh"])
+def test_a_launch_is_found_in_any_file_of_the_project(tmp_path: Path, place: str) -> None:
+    for folder in (".git", "acc/cuda/kernels"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "far.cu").write_text("void g(float* x) { k<<<far, 64>>>(x); }")
+    (tmp_path / place).write_text("void f(float* x) { k<B><<<blocks, 64>>>(x); }")
+    code = f"template <int B> __global__ void k(float* x, int n) {{ typedef int I; {INDEX} if (i < n) x[i] = B; }}"
+    (tmp_path / "acc/cuda/kernels/k.cuh").write_text(code)
+    task, _ = drafted(code, where=str(tmp_path / "acc/cuda/kernels/k.cuh"))
+    nearest = "far.cu has <<<far, 64>>>" if place == "ops.h" else f"{Path(place).name} has <<<blocks, 64>>>"
+    assert f"the launch, as {nearest}" in task, task
+
+
+def test_the_types_of_all_launches_are_those_of_the_task() -> None:
+    code = f"""template <class T, class U>
+    __global__ void k(const T* x, U* y, int n) {{ typedef int I; {INDEX} if (i < n) y[i] = x[i]; }}
+    void f(double* x, double* y, int n) {{ k<<<n / 64, 64>>>(x, y, n); }}
+    void f(float* x, double* y, int n) {{ k<<<n / 64, 64>>>(x, y, n); }}"""
+    task, _ = drafted(code)
+    assert 'T = ["float64", "float32"]\nU = ["float64"]\n' in task, task
+
+
+def test_one_of_several_templates_of_a_name_is_made_by_its_type() -> None:
+    code = "\n".join(
+        f"template <class T> __global__ void k(const {one}* x, T* y, int n) {{ typedef int I; {INDEX} if (i < n) {a} }}"
+        for one, a in (("T", "y[i] = *x;"), ("Pair<T>", "y[i] = x[i].a;"))
+    )
+    code = (
+        f"template <class T> struct Pair {{ T a, b; }};\n{code}\nvoid f(double* x, int n) {{ k<<<n, 64>>>(x, x, n); }}"
+    )
+    task, source = drafted(code)
+    assert "# FILL: whether the first k is meant: --entry k:LINE drafts that of line 3" in task and "Pair" not in source
+    assert 'shape = ["n", "2"]' in drafted(code, "k:3")[0] and 'T = ["float64"]' in task
+    with pytest.raises(SourceError, match="cannot be made") as why:
+        drafted(code, "k<Lost>")
+    assert "tunesmith_" not in str(why.value)
+
+
+def test_a_source_on_which_libclang_crashes_is_read_without_what_crashes_it(capfd: Any) -> None:
+    lost = "Lost lost;\nvoid f(int s) { auto t = spread<Lost, float>(s, &all); }\n"
+    code = f"{lost}__global__ void k(float* x, int n) {{ typedef int I; {INDEX} if (i < n) x[i] = 1; }}"
+    assert '"x", role = "out", dtype = "float32", shape = ["n"]' in drafted(code)[0]
+    assert not capfd.readouterr().err
+
+
+def test_members_of_a_class_that_nothing_declares_are_not_names_of_the_source(tmp_path: Path) -> None:
+    more = "".join(f"int n{at} = lost{at}(1);\n" for at in range(500))
+    code = f"""#include "lost.h"
+    {more} __global__ void k(Lost* y) {{ Lost one = y[threadIdx.x]; y[0].a = one.b + one.c(); }}"""
+    with pytest.raises(SourceError) as why:
+        drafted(code)
+    assert "names: Lost (my.cu:502); name with -I the folders of headers that were not found (lost.h)," in str(
+        why.value
+    )
+    assert "accepted headers" not in str(why.value)
+
+
+def test_any_number_of_headers_may_not_be_here(tmp_path: Path) -> None:
+    for at in range(80):
+        (tmp_path / f"h{at}.h").write_text(f'#include <of_the_system{at}.h>\n#include "h{at + 1}.h"\n')
+    (tmp_path / "h80.h").write_text("struct Pair { float a, b; };")
+    code = '#include "h0.h"\n__global__ void k(Pair* x) { x[threadIdx.x].b = x[0].a + BODY; }'
+    assert "struct Pair" in drafted(code.replace("BODY", "1"), where=str(tmp_path / "k.cu"))[1]
+    with pytest.raises(SourceError, match=r"names: lost \(k.cu:2\).*\(of_the_system0.h, .* and 68 more\)"):
+        drafted(code.replace("BODY", "lost(1)"), where=str(tmp_path / "k.cu"))
 
 
 def test_functions_of_the_host_that_hand_templates_on_are_followed_in_little_time() -> None:
