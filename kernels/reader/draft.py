@@ -48,7 +48,7 @@ from tunesmith.kernels.reader.signature import refused
 from tunesmith.kernels.reader.slice import Slice, listed, shortened, sliced
 from tunesmith.kernels.spec.dtypes import C_TYPES, DTYPES
 from tunesmith.kernels.spec.expression import FUNCTIONS, parse
-from tunesmith.kernels.spec.taskfile import MARK, read_source
+from tunesmith.kernels.spec.taskfile import MARK
 from tunesmith.kernels.spec.template import BACKENDS, BackendName
 
 _BEHIND_ELEMENT = r"\bconst\b\s*|\s*\*.*|\s*\b\w+\s*\[.*"
@@ -117,6 +117,29 @@ def read_kernel(
 ) -> ReadKernel:
     """The kernel `entry` of a source, or the only one; of a file that includes this one where it says more. Raises
     `SourceError` that names all that keeps it from being a task."""
+    try:
+        return _read_alone(code, entry, place, folders, defines, option)
+    except SourceError as alone:
+        error = alone
+        for above, text, whole in _including(Path(place), code)[:MAX_INCLUDING] if entry else ():
+            with suppress(SourceError):
+                return _read_alone(whole, entry, str(above), folders, defines, option)
+            try:
+                return read_kernel(text, entry, str(above), folders, defines, option)
+            except SourceError as within:
+                error = within
+        raise error from None
+
+
+def _read_alone(
+    code: str,
+    entry: str | None,
+    place: str,
+    folders: Sequence[Path],
+    defines: Mapping[str, str] | None,
+    option: str,
+) -> ReadKernel:
+    """The kernel, without a file that includes its own."""
     installed = re.compile(r'(#[ \t]*include[ \t]*")(/[^"\n]*/)')
     code = installed.sub(lambda at: at[0] if Path(at[2]).is_dir() else at[1], unquoted(code))
     backend = language_of(code, place)
@@ -169,6 +192,9 @@ def read_kernel(
         headers = f"name with -I the folders of headers that were not found ({shortened(_missing(unit))}), or"
         remedy = headers if _missing(unit) else "declare them in it, or give"
         obstacles.append(f"it uses undeclared names: {listed(unknown)}; {remedy} macros with -D")
+    if part.undefined:
+        elsewhere = shortened(part.undefined)
+        obstacles.append(f"it declares for the device, but does not define, {elsewhere}: include the file that does")
     syntax = [one for one in unit.faults(lambda *_: True) if re.match(r"unexpected|expected (?:'|expr)", one.spelling)]
     ends = [one for one in syntax if not unit.text(one.location.file.name)[one.location.offset :].strip()]
     broken = [one for one in syntax if doubt(one) in part.doubts or (one in ends and one.spelling == "expected '}'")]
@@ -183,9 +209,6 @@ def read_kernel(
         why = "are not constant, but a launch gives the bytes of one: declare the others inside the kernel"
         obstacles.append(f"the elements of the local memory {' and '.join(passed)} {why}")
     if obstacles:
-        for above in _including(Path(place))[:MAX_INCLUDING] if entry else ():
-            with suppress(SourceError):
-                return read_kernel(read_source(above, "SOURCE"), entry, str(above), folders, defines, option)
         raise SourceError(f"{place}: " + "; ".join(dict.fromkeys(obstacles)) + ".")
     renamed = dict(zip((one for one, bound in found.types.items() if bound is None), part.types, strict=True))
     facts.parameters = [replace(one, dtype=renamed.get(one.dtype, one.dtype)) for one in facts.parameters]
@@ -198,11 +221,12 @@ def read_kernel(
     return ReadKernel(found.name, backend, Slice(text, part.unknown, part.types), facts)
 
 
-def _including(file: Path) -> list[Path]:
-    """The sources beside a file that include it."""
+def _including(file: Path, code: str) -> list[tuple[Path, str, str]]:
+    """The sources beside a file that include it, with their texts, and with its own in the place of the line."""
     beside = sorted(file.parent.glob("*.c*")) if file.is_file() else []
-    included = re.compile(rf'^[ \t]*#[ \t]*include[ \t]*[<"](?:[^>"\n]*/)?{re.escape(file.name)}[>"]', re.MULTILINE)
-    return [one for one in beside if one != file and included.search(one.read_text(encoding="utf-8", errors="replace"))]
+    texts = {one: one.read_text("utf-8-sig", errors="replace") for one in beside if one != file}
+    line = re.compile(rf'^[ \t]*#[ \t]*include[ \t]*[<"](?:[^>"\n]*/)?{re.escape(file.name)}[>"]', re.MULTILINE)
+    return [(one, text, line.sub(lambda _: code, text, count=1)) for one, text in texts.items() if line.search(text)]
 
 
 def _missing(unit: Unit) -> list[str]:
@@ -404,31 +428,37 @@ MAX_ELEMENTS = 32
 
 def with_members(unit: Unit, entry: Entry) -> str | None:
     """The source with members in the place of structures; None without any, or where one cannot be a parameter."""
-    code, edits, made, spread = unit.code.encode(), list[tuple[int, int, str]](), list[str](), dict[int, list[str]]()
+    code, made, spread = unit.code.encode(), list[str](), dict[int, list[str]]()
+    # By place, of which a macro's has several parameters.
+    texts, edited = dict[tuple[int, int], list[str]](), set[tuple[int, int]]()
     used = used_members(entry.function)
     names = [one.spelling for one in entry.function.get_arguments()]
     generic = [one for one in entry.declared.get_children() if kind(one) == "PARM_DECL"]
     for at, (one, written) in enumerate(zip(entry.function.get_arguments(), generic, strict=True)):
         type_ = one.type.get_canonical()
-        if type_.kind.name not in ("RECORD", "EXTVECTOR") or task_type(type_):
-            continue
         start, end = written.extent.start, written.extent.end.offset
+        text = texts.setdefault((start.offset, end), [])
+        if type_.kind.name not in ("RECORD", "EXTVECTOR") or task_type(type_):
+            text.append(f"{written.type.spelling} {one.spelling}")
+            continue
         parameters, value = _flat(type_, one.spelling, "", used, entry.declared, unit.language) or ({}, "")
         taken = {one.rpartition(" ")[2] for one in parameters} & {*names}
         if start.file is None or start.file.name != unit.where or not parameters or taken:
             return None
-        edits.append((start.offset, end, ", ".join(parameters)))
+        edited.add((start.offset, end))
+        text += parameters
         named = written.type.spelling.removeprefix("__private ")
-        each = "".join(f" {one.spelling}{path} = {text.rpartition(' ')[2]};" for text, path in parameters.items())
+        each = "".join(f" {one.spelling}{path} = {name.rpartition(' ')[2]};" for name, path in parameters.items())
         unset = f" {named.removeprefix('const ')} {one.spelling};{each}"
         made.append(f" {named} {one.spelling} = {value};" if value else unset)
         spread[at] = [*parameters.values()]
     begin = body(entry.declared)
-    if not edits or begin is None:
+    if not edited or begin is None:
         return None
+    edits = [(*place, ", ".join(texts[place])) for place in edited]
     edits.append((begin.extent.start.offset + 1, begin.extent.start.offset + 1, "".join(made)))
-    for first, last, text in sorted(edits, reverse=True):
-        code = code[:first] + text.encode() + code[last:]
+    for first, last, made_of in sorted(edits, reverse=True):
+        code = code[:first] + made_of.encode() + code[last:]
     calls = re.compile(rf'(?<={CALL}\("{entry.name}", )([^;]*)(?=\); )')
     return calls.sub(lambda call: _spread(call[1], spread), code.decode(errors="replace"))
 

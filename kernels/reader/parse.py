@@ -671,7 +671,9 @@ def _likely(one: Unknown, code: str, settled: bool) -> dict[str, str]:
         whole = re.fullmatch("(u?)int(8|16|32|64)_t", one.name)
         lanes = re.search(r"(?<=[A-Za-z_])(2|4|8|16)$", one.name)
         plain = "int" if re.search("(?i)int|index|idx", one.name) else "float"
-        variables = "|".join(re.findall(rf"\b{one.name}\s+(?:__restrict__\s+)?(\w+)\s*[,;=)]", code)) or "0"
+        variables = "|".join(re.findall(rf"\b{one.name}\s+(?:__restrict__\s+)?(\w+)\s*[,;=)]", code)) or "(?!)"
+        if not lanes and re.search(rf"\b(?:{variables})\s*(?:\.|->)", code):
+            return {}
         indexed = re.search(rf"\b(?:{variables})\s*\[", code) and not re.search(rf"\b{one.name}\s*\*", code)
         named = whole[1] + _WHOLE[whole[2]] if whole else plain + (lanes[1] if lanes else "")
         return {one.name: named + ("*" if indexed else "")}

@@ -64,6 +64,41 @@ def test_a_file_that_another_one_includes_is_read_with_it(tmp_path: Path) -> Non
     assert 'role = "out", dtype = "int32", shape = ["64", "2"]' in drafted(code, where=str(tmp_path / "k.cu"))[0]
 
 
+def test_what_only_the_file_that_includes_a_header_has_is_read_with_it(tmp_path: Path, nvrtc: Any) -> None:
+    header = """extern __constant__ float gains[4];
+    template <int B> __global__ void k(Rows rows, float* y) { y[threadIdx.x] = rows.x[threadIdx.x] * gains[1] + B; }"""
+    (tmp_path / "k.cuh").write_text(header)
+    with pytest.raises(SourceError, match=r"undeclared names: Rows \(k.cuh:2\)"):
+        drafted(header, where=str(tmp_path / "k.cuh"))
+    host = 'struct Rows { float* x; int n; };\n#include "k.cuh"\nvoid f(Rows x, float* y) { k<2><<<1, 64>>>(x, y); }'
+    (tmp_path / "main.cu").write_text(host)
+    task, source = drafted(header, where=str(tmp_path / "k.cuh"))
+    assert 'name = "rows_x", role = "in", dtype = "float32", shape = ["64"]' in task and "int B = 2;" in source
+    assert "# FILL: the values of gains, __constant__ memory that is read but never set" in task
+    compiles(nvrtc, source)
+    (tmp_path / "k.cuh").write_text(header := header.replace("gains[1]", "lost(1)"))
+    with pytest.raises(SourceError, match=r"main.cu: .* it uses undeclared names: lost \(k.cuh:2\)"):
+        drafted(header, where=str(tmp_path / "k.cuh"))
+
+
+def test_a_macro_may_have_several_parameters_among_them_structures() -> None:
+    code = f"""struct Two {{ float a; int n; }};
+    #define REST Two two, const float* __restrict__ x, \\
+        int n
+    __global__ void k(float* y, REST) {{ typedef int I; {INDEX} if (i < n) y[i] = x[i] * two.a; }}"""
+    task, source = drafted(code)
+    assert "float two_a, const float *__restrict x, int n)" in source and '"x", role = "in"' in task
+
+
+def test_what_another_file_defines_for_the_device_is_named() -> None:
+    code = """extern __constant__ float table[];
+    __device__ float other(float); __device__ float later(float); float of_the_host(float);
+    __global__ void k(float* y) { y[threadIdx.x] = table[1] + other(y[0]) + later(1); }
+    __device__ float later(float x) { return x; }"""
+    with pytest.raises(SourceError, match="declares for the device, but does not define, table, other: include"):
+        drafted(code)
+
+
 @pytest.mark.parametrize("name", ["template_classes", "enumeration", "namespaces", "rounding"])
 def test_what_a_kernel_names_is_found(name: str, nvrtc: Any) -> None:
     compiles(nvrtc, drafted(text_of(name))[1])
