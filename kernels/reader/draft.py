@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import keyword
 import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -31,6 +32,7 @@ from tunesmith.kernels.reader.facts import (
 from tunesmith.kernels.reader.launch import CALL, marked
 from tunesmith.kernels.reader.parse import FUNCTIONS as FUNCTION_KINDS
 from tunesmith.kernels.reader.parse import (
+    MAX_SECONDS,
     Entry,
     SourceError,
     Unit,
@@ -115,31 +117,8 @@ def read_kernel(
     defines: Mapping[str, str] | None = None,
     option: str = "--entry",
 ) -> ReadKernel:
-    """The kernel `entry` of a source, or the only one; of a file that includes this one where it says more. Raises
-    `SourceError` that names all that keeps it from being a task."""
-    try:
-        return _read_alone(code, entry, place, folders, defines, option)
-    except SourceError as alone:
-        error = alone
-        for above, text, whole in _including(Path(place), code)[:MAX_INCLUDING] if entry else ():
-            with suppress(SourceError):
-                return _read_alone(whole, entry, str(above), folders, defines, option)
-            try:
-                return read_kernel(text, entry, str(above), folders, defines, option)
-            except SourceError as within:
-                error = within
-        raise error from None
-
-
-def _read_alone(
-    code: str,
-    entry: str | None,
-    place: str,
-    folders: Sequence[Path],
-    defines: Mapping[str, str] | None,
-    option: str,
-) -> ReadKernel:
-    """The kernel, without a file that includes its own."""
+    """The kernel `entry` of a source, or the only one. Raises `SourceError` that names all that keeps it from being a
+    task."""
     installed = re.compile(r'(#[ \t]*include[ \t]*")(/[^"\n]*/)')
     code = installed.sub(lambda at: at[0] if Path(at[2]).is_dir() else at[1], unquoted(code))
     backend = language_of(code, place)
@@ -214,7 +193,7 @@ def _read_alone(
     facts.parameters = [replace(one, dtype=renamed.get(one.dtype, one.dtype)) for one in facts.parameters]
     facts.static = re.sub(r"(?<=sizeof\()\w+", lambda one: renamed.get(one[0], one[0]), facts.static)
     for name, new in renamed.items():
-        known_types = (C_TYPES[one] for one in found.typed.get(name, ()) if one in C_TYPES)
+        known_types = (C_TYPES[one] for one in found.launched.get(name, ()) if one in C_TYPES)
         facts.types[new] = tuple(dict.fromkeys(known_types)) or ("float32",)
     for name in (one for one in found.untold if one in renamed):
         facts.ask("types", f"the types of {renamed[name]}, with which no launch of the source makes the kernel")
@@ -252,8 +231,23 @@ def _with_local_memory(text: str, name: str, facts: Facts, declared: Sequence[st
 def draft(
     code: str, entry: str | None, place: str, folders: Sequence[Path] = (), defines: Mapping[str, str] | None = None
 ) -> Draft:
-    """The draft of a task for the kernel `entry`, or the only one. place: the source's file. Raises `SourceError`."""
-    return written(read_kernel(code, entry, place, folders, defines), place)
+    """The draft of a task for the kernel `entry`, or the only one; as a file that includes this one has it, where it
+    says more. place: the source's file. Raises `SourceError`."""
+    begun = time.process_time()
+    try:
+        return written(read_kernel(code, entry, place, folders, defines), place)
+    except SourceError as alone:
+        error = alone
+        for above, text, whole in _including(Path(place), code)[:MAX_INCLUDING] if entry else ():
+            if time.process_time() - begun > MAX_SECONDS:
+                break
+            with suppress(SourceError):
+                return written(read_kernel(whole, entry, str(above), folders, defines), place)
+            try:
+                return draft(text, entry, str(above), folders, defines)
+            except SourceError as within:
+                error = within
+        raise error from None
 
 
 def written(read: ReadKernel, place: str, sources: Sequence[str] = (), more: Mapping[str, str] | None = None) -> Draft:

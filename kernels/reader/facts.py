@@ -336,9 +336,8 @@ class _Search:
         """The first launch in the text of the source, also inside macros, or else of the project's other files, the
         nearest first: its file, and the text between its angle brackets, empty without a launch."""
         launch = re.compile(rf"\b{self.entry.name}\b[^;{{}}()]*<<<([^;]*?)>>>")
-        others = [Path(one) for one in self.unit.files if one.endswith(_SOURCES)]
-        above = {*Path(self.unit.where).resolve().parents}
-        others.sort(key=lambda one: (-len(above & {*one.parents}), one))
+        others = [Path(one) for one in sorted(self.unit.files) if one.endswith(_SOURCES)]
+        others.sort(key=self.unit.shared, reverse=True)
         read = ((one.name, one.read_text("utf-8", errors="replace")) for one in others[:MAX_READ])
         texts = itertools.chain([("the source", self.unit.code)], read)
         for name, text in texts:

@@ -49,7 +49,7 @@ _UNKNOWN = re.compile(
     r"(?:use of undeclared identifier|unknown type name|no template named|no type named|no member named|implicit "
     r"declaration of function|use of undeclared label) '(?:\w+::)*(\w+)'(?: in (namespace )?'([^']+)')?"
 )
-_CONDITION = re.compile(r"#if(?:def)?\s*(?:defined)?[\s(]*([A-Za-z_]\w*)[\s)]*(?:==\s*(\w+)\s*)?(?:/[/*].*)?")
+_CONDITION = re.compile(r"(?:#if(?:def)?)?\s*(?:defined)?[\s(]*([A-Za-z_]\w*)[\s)]*(?:==\s*(\w+)\s*)?(?:/[/*].*)?")
 """A condition that one macro satisfies, and the value with which it does."""
 _DECLARED = (
     r"^[ \t]*#[ \t]*define[ \t]+{name}\b|(?:\btypedef\b[^;{{}}]*|\}})\s*\b{name}\s*;|"
@@ -85,9 +85,9 @@ class Unknown:
 class Entry:
     """The kernel. declared: its definition, a template or not; function: with all template parameters bound; values,
     types: the template's parameters with the text that each is bound to, types None where the task chooses; others:
-    further values with which the source launches it; launched: types with which it does; typed: by parameter all types
-    with which it does; untold: the types among them that no launch has; guessed: values of which the source says
-    nothing, of macros too; alike: lines of further kernels of the name."""
+    further values with which the source launches it; launched: by parameter the texts with which it does, that which is
+    bound first; untold: the types among them that no launch has; guessed: values of which the source says nothing, of
+    macros too; alike: lines of further kernels of the name."""
 
     name: str
     declared: Any
@@ -95,8 +95,7 @@ class Entry:
     values: Mapping[str, str] = field(default_factory=dict)
     types: Mapping[str, str | None] = field(default_factory=dict)
     others: tuple[str, ...] = ()
-    launched: Mapping[str, str] = field(default_factory=dict)
-    typed: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    launched: Mapping[str, Sequence[str]] = field(default_factory=dict)
     untold: tuple[str, ...] = ()
     guessed: Mapping[str, str] = field(default_factory=dict)
     alike: tuple[str, ...] = ()
@@ -105,7 +104,7 @@ class Entry:
     def particular(self) -> dict[str, str]:
         """The template's parameters that the task does not choose, with what each is bound to: values, and types that
         are no data type."""
-        of_launch = self.launched.items()
+        of_launch = ((name, texts[0]) for name, texts in self.launched.items())
         return {name: text for name, text in of_launch if name in self.values or text not in C_TYPES}
 
 
@@ -318,12 +317,19 @@ class Unit:
         return _inside(self._above[-1]) if self._above and (self._above[-1] / ".git").exists() else ()
 
     def _folder_above(self, header: str) -> list[Path]:
-        """The folder that has a header of this name, as builds give with -I: the nearest above, or the only one."""
+        """The folder that has a header of this name, as builds give with -I: the nearest above, or the nearest, where
+        no other is as near."""
         around = (place for one in self._above for place in (one, one / "include", one / "includes"))
         if near := [one for one in around if (one / header).is_file()]:
             return near[:1]
-        found = [one for one in self.files if one.endswith(f"/{header}")]
-        return [Path(found[0].removesuffix(f"/{header}"))] if len(found) == 1 else []
+        found = [Path(one.removesuffix(f"/{header}")) for one in self.files if one.endswith(f"/{header}")]
+        nearest = max(map(self.shared, found), default=0)
+        found = [one for one in found if self.shared(one) == nearest]
+        return found if len(found) == 1 else []
+
+    def shared(self, place: Path) -> int:
+        """How many folders a file or a folder of the project shares with the source."""
+        return len({*self._above} & {place, *place.parents})
 
     def _stub(self, file: str, at: int, name: str, within: str) -> str:
         """A declaration of `name` that fits its use in `file` at the byte `at`."""
@@ -373,7 +379,8 @@ class Unit:
         children = list(scope.get_children()) if scope else self.top
         # Behind some two thousand built-in ones, which are not walked each time.
         for one in children[0 if scope else bisect_left(children, True, key=self.own) :]:
-            if not self.own(one) or kind(one).startswith(("MACRO", "INCLUSION")):
+            # Names that a macro puts together stand in no file.
+            if not self.own(one) or one.extent.start.file is None or kind(one).startswith(("MACRO", "INCLUSION")):
                 continue
             outer = kind(one) == "UNEXPOSED_DECL" and self.written(one).startswith("extern")
             if outer or kind(one) in ("NAMESPACE", "LINKAGE_SPEC"):
@@ -475,7 +482,7 @@ class Unit:
             told = dict(zip(names, instances[0], strict=False)) if instances else {}
             untold = tuple(one for one, bound in types.items() if bound is None and told.get(one) != named[one])
             columns = zip(names, itertools.zip_longest(texts, *instances, fillvalue=""), strict=False)
-            found = Entry(template.spelling, declared, made, values, types, (), named, dict(columns), untold, guessed)
+            found = Entry(template.spelling, declared, made, values, types, (), dict(columns), untold, guessed)
             asked = found.particular
             kept = [[text for name, text in zip(names, one, strict=False) if name in asked] for one in instances]
             others = dict.fromkeys(", ".join(one) for one in kept[1:] if one != kept[0]) if not given else ()
@@ -660,9 +667,11 @@ def conditions(code: str, declared: str) -> list[str]:
 
 
 def satisfied(hidden: Sequence[str]) -> dict[str, str]:
-    """The macros of a build that satisfy conditions; those of compilers begin with two underscores."""
-    found = [one for one in map(_CONDITION.fullmatch, hidden) if one is not None]
-    return {one[1]: one[2] or "1" for one in found if not one[1].startswith("__")}
+    """The macros of a build that satisfy conditions; those of compilers have two underscores at both ends."""
+    # A macro that must not be there is not.
+    parts = [part for one in hidden for part in re.split(r"&&\s*!\s*defined[\s(]*\w+[\s)]*|&&", one)]
+    found = [one for part in parts if (one := _CONDITION.fullmatch(part.strip())) is not None]
+    return {one[1]: one[2] or "1" for one in found if not re.fullmatch("__\\w+__", one[1])}
 
 
 def _likely(one: Unknown, code: str, settled: bool) -> dict[str, str]:

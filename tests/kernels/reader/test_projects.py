@@ -56,6 +56,36 @@ def test_headers_of_the_project_are_found_as_its_build_finds_them(tmp_path: Path
     assert "typedef float real;" in source and "# FILL: whether BITS = 32 in it is meant" in task
 
 
+def test_of_several_headers_of_a_name_the_nearest_is_meant(tmp_path: Path) -> None:
+    code = (
+        f'#include "utils.h"\n__global__ void k(float* x, int n) {{ typedef int I; {INDEX} if (i < n) x[i] = two(); }}'
+    )
+    for folder in (".git", "old/utils", "new/utils", "new/kernels"):
+        (tmp_path / folder).mkdir(parents=True)
+    for name, number in (("old", 1), ("new", 2)):
+        (tmp_path / name / "utils/utils.h").write_text(f"__device__ inline int two() {{ return {number}; }}")
+    (tmp_path / "new/kernels/k.cu").write_text(code)
+    assert "return 2;" in drafted(code, where=str(tmp_path / "new/kernels/k.cu"))[1]
+    (tmp_path / "k.cu").write_text(code)
+    with pytest.raises(SourceError, match=r"two \(k.cu:2\); .* not found \(utils.h\)"):
+        drafted(code, where=str(tmp_path / "k.cu"))
+
+
+def test_a_macro_of_the_build_without_which_there_is_no_kernel_is_defined() -> None:
+    code = "#if defined(__GPU) && !defined(__NO_GPU) && LEVEL == 2\n"
+    code += f"__global__ void k(float* x, int n) {{ typedef int I; {INDEX} if (i < n) x[i] = LEVEL; }}\n#endif"
+    assert "#define LEVEL 2" in drafted(code)[1]
+
+
+def test_names_that_cuda_declares_without_a_header_are_known(nvrtc: Any) -> None:
+    code = """#define NAMED(name) struct name##_of_it { int x; };
+    NAMED(one)
+    __global__ void k(const int* x, int* y) { cudaGridDependencySynchronize(); bool first;
+        y[threadIdx.x] = __viaddmax_s32(x[threadIdx.x], 1, 2) + __vibmax_s32(x[0], 1, &first);
+        cudaTriggerProgrammaticLaunchCompletion(); }"""
+    compiles(nvrtc, drafted(code)[1])
+
+
 def test_a_file_that_another_one_includes_is_read_with_it(tmp_path: Path) -> None:
     code = "__global__ void k(Two* y) { y[threadIdx.x].a = 1; y[threadIdx.x].b = 2; }"
     (tmp_path / "k.cu").write_text(code)
