@@ -335,14 +335,15 @@ class _Search:
     def _written_launch(self) -> tuple[str, str]:
         """The first launch in the text of the source, also inside macros, or else of the project's other files, the
         nearest first: its file, and the text between its angle brackets, empty without a launch."""
-        launch = re.compile(rf"\b{self.entry.name}\b[^;{{}}()]*<<<([^;]*?)>>>")
+        name, call = rf"\b{self.entry.name}\b", r"\bcudaLaunchKernel\w*\s*\([^;,]*"
+        launch = re.compile(rf"{name}[^;{{}}()]*<<<([^;]*?)>>>|{call}{name}\s*(?:<[^;()]*>)?\s*,([^;]*?,[^;]*?),")
         others = [Path(one) for one in sorted(self.unit.files) if one.endswith(_SOURCES)]
         others.sort(key=self.unit.shared, reverse=True)
         read = ((one.name, one.read_text("utf-8", errors="replace")) for one in others[:MAX_READ])
         texts = itertools.chain([("the source", self.unit.code)], read)
-        for name, text in texts:
-            if (one := launch.search(uncommented(text) if "<<<" in text else "")) is not None:
-                return name, " ".join(one[1].replace("\\\n", " ").split())
+        for file, text in texts:
+            if self.entry.name in text and (one := launch.search(uncommented(text))) is not None:
+                return file, " ".join((one[1] or one[2]).replace("\\\n", " ").split())
         return "the source", ""
 
     def _tried(self, block: tuple[int, ...], axes: Sequence[str], sets: Sets) -> tuple[list[Run], Sequence[int]]:

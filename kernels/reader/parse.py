@@ -58,7 +58,7 @@ _DECLARED = (
 """The declaration of a name as a macro, a type, a function or a constant."""
 _RAW_STRING = re.compile(r'R"(\w*)\((.*?)\)\1"', re.DOTALL)
 _KERNEL = re.compile(r"\b(?:__)?kernel\s+(?:__attribute__|void)\b")
-_NO_CLASS = re.compile(r"type '(?:float|int)' is not a (?:function|structure)")
+_NO_CLASS = re.compile(r"type '(?:float|int)' is not a (?:function|structure)|subscripted value is not an array")
 """A type of the template is a class of the host's choice."""
 FUNCTIONS = frozenset({"FUNCTION_DECL", "FUNCTION_TEMPLATE"})
 _CLOSING = {"(": ")", "[": "]", "{": "}", "<": ">"}

@@ -241,6 +241,18 @@ def test_a_launch_is_found_in_any_file_of_the_project(tmp_path: Path, place: str
     assert f"the launch, as {nearest}" in task, task
 
 
+def test_a_launch_by_the_runtime_is_found_where_a_macro_of_another_library_hides_it() -> None:
+    code = f"""template <class T, int B> __global__ void k(T* x, int n) {{ typedef int I; {INDEX} x[i] = B; }}
+    void f(float* x) {{ CHECKED(cudaLaunchKernel((void*)k<float, 4>, grid_of(x), block, &args[0], 0, lost{{}})); }}"""
+    assert "the launch, as the source has <<<grid_of(x), block>>>" in drafted(code)[0]
+
+
+def test_a_type_that_is_an_array_of_the_hosts_choice_is_no_number() -> None:
+    code = """template <class P> __global__ void k(P places, float* x) { x[places[threadIdx.x]] = 1; }"""
+    with pytest.raises(SourceError, match="k<float> cannot be made: subscripted value is not an array"):
+        drafted(code)
+
+
 def test_the_types_of_all_launches_are_those_of_the_task() -> None:
     code = f"""template <class T, class U>
     __global__ void k(const T* x, U* y, int n) {{ typedef int I; {INDEX} if (i < n) y[i] = x[i]; }}
