@@ -98,8 +98,6 @@ TUNESMITH_BOTH unsigned __funnelshift_l(unsigned, unsigned, unsigned); TUNESMITH
 OF_THREE(int, s32) OF_THREE(int, s32_relu) OF_THREE(unsigned, u32) OF_THREE(unsigned, s16x2) OF_THREE(unsigned, s16x2_relu) OF_THREE(unsigned, u16x2)
 #define OF_TWO(T, end, ...) TUNESMITH_BOTH T __vibmax_##end(T, T, __VA_ARGS__); TUNESMITH_BOTH T __vibmin_##end(T, T, __VA_ARGS__);
 OF_TWO(int, s32, bool*) OF_TWO(unsigned, u32, bool*) OF_TWO(unsigned, s16x2, bool*, bool*) OF_TWO(unsigned, u16x2, bool*, bool*)
-#undef OF_THREE
-#undef OF_TWO
 TUNESMITH_BOTH int __dp4a(int, int, int); TUNESMITH_BOTH unsigned __dp4a(unsigned, unsigned, unsigned);
 TUNESMITH_BOTH int __float_as_int(float); TUNESMITH_BOTH unsigned __float_as_uint(float); TUNESMITH_BOTH float __int_as_float(int);
 TUNESMITH_BOTH float __uint_as_float(unsigned); TUNESMITH_BOTH long long __double_as_longlong(double);

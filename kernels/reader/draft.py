@@ -12,7 +12,6 @@ import keyword
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -200,12 +199,13 @@ def read_kernel(
     return ReadKernel(found.name, backend, Slice(text, part.unknown, part.types), facts)
 
 
-def _including(file: Path, code: str) -> list[tuple[Path, str, str]]:
-    """The sources beside a file that include it, with their texts, and with its own in the place of the line."""
+def _including(file: Path, code: str) -> list[tuple[Path, str]]:
+    """The sources beside a file that include it, each with the file's text in the place of the line and as it is."""
     beside = sorted(file.parent.glob("*.c*")) if file.is_file() else []
     texts = {one: one.read_text("utf-8-sig", errors="replace") for one in beside if one != file}
     line = re.compile(rf'^[ \t]*#[ \t]*include[ \t]*[<"](?:[^>"\n]*/)?{re.escape(file.name)}[>"]', re.MULTILINE)
-    return [(one, text, line.sub(lambda _: code, text, count=1)) for one, text in texts.items() if line.search(text)]
+    found = [(one, text) for one, text in texts.items() if line.search(text)][:MAX_INCLUDING]
+    return [(one, made) for one, text in found for made in (line.sub(lambda _: code, text, count=1), text)]
 
 
 def _missing(unit: Unit) -> list[str]:
@@ -238,15 +238,12 @@ def draft(
         return written(read_kernel(code, entry, place, folders, defines), place)
     except SourceError as alone:
         error = alone
-        for above, text, whole in _including(Path(place), code)[:MAX_INCLUDING] if entry else ():
-            if time.process_time() - begun > MAX_SECONDS:
-                break
-            with suppress(SourceError):
-                return written(read_kernel(whole, entry, str(above), folders, defines), place)
-            try:
-                return draft(text, entry, str(above), folders, defines)
-            except SourceError as within:
-                error = within
+        for above, text in _including(Path(place), code) if entry else ():
+            if time.process_time() - begun < MAX_SECONDS:
+                try:
+                    return draft(text, entry, str(above), folders, defines)
+                except SourceError as within:
+                    error = within
         raise error from None
 
 

@@ -582,6 +582,11 @@ class _Search:
         facts.roles[name] = self._role(one, arrays, shape, stopped)
         if name not in self.named:
             facts.roles[name], facts.shapes[name] = "in", ("1",) if one.lanes == 1 else ("1", str(one.lanes))
+            if any(at.spelling == name for at in walk(self.entry.declared) if kind(at) == "DECL_REF_EXPR"):
+                bound = ", ".join(f"{of} = {value}" for of, value in self.entry.values.items())
+                facts.ask(
+                    name, f"the role and the shape of {name}, which the kernel uses with other values than {bound}"
+                )
             return
         if not stopped and not one.kind.const and not any(at.read or at.written or at.lost for at in arrays):
             facts.ask(name, f"the role of {name} (in, out or inout), which no run of the kernel touched")

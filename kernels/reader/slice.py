@@ -167,16 +167,10 @@ class _Reached:
                 definition = target.get_definition()
                 if definition is not None and definition != target:
                     self.add(definition)
-                elif definition is None and self._of_device(target):
-                    self.undefined[target.spelling] = None
-
-    def _of_device(self, declared: Any) -> bool:
-        """Whether it is a function or memory of the device that another file defines."""
-        if library().clang_getSpecializedCursorTemplate(declared) is not None or _table(declared):
-            return False
-        return self.unit.own(declared) and any(
-            kind(one) in ("CUDADEVICE_ATTR", "CUDACONSTANT_ATTR") for one in declared.get_children()
-        )
+                made = definition or library().clang_getSpecializedCursorTemplate(target) or _table(target)
+                if not made and self.unit.own(target):
+                    of_device = {"CUDADEVICE_ATTR", "CUDACONSTANT_ATTR"} & {*map(kind, target.get_children())}
+                    self.undefined |= {target.spelling: None} if of_device else {}
 
     def _builtin(self, cursor: Any) -> None:
         section, name = self._section(cursor.location.line), cursor.spelling

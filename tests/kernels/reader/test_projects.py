@@ -247,6 +247,17 @@ def test_a_launch_by_the_runtime_is_found_where_a_macro_of_another_library_hides
     assert "the launch, as the source has <<<grid_of(x), block>>>" in drafted(code)[0]
 
 
+def test_an_array_that_only_other_instances_use_is_asked_about() -> None:
+    code = f"""template <bool B = false>
+    __global__ void k(float* x, float* y, float* z, int n) {{ typedef int I; {INDEX}
+        if (i >= n) return;
+        x[i] = 1;
+        if constexpr (B) y[i] = 2; }}"""
+    task, _ = drafted(code)
+    assert "# FILL: the role and the shape of y, which the kernel uses with other values than B = false" in task
+    assert '{ name = "z", role = "in", dtype = "float32", shape = ["1"] },\n' in task
+
+
 def test_a_type_that_is_an_array_of_the_hosts_choice_is_no_number() -> None:
     code = """template <class P> __global__ void k(P places, float* x) { x[places[threadIdx.x]] = 1; }"""
     with pytest.raises(SourceError, match="k<float> cannot be made: subscripted value is not an array"):
