@@ -149,8 +149,7 @@ def specialise(template: Template, config: Config, types: Mapping[str, str]) -> 
 
 @contextmanager
 def silent_compiler() -> Iterator[None]:
-    """Leaves out what a compiler inside this process writes to its standard error: PoCL's, of which the log has it, and
-    clang's, where it crashes."""
+    """Leaves out what a compiler inside this process writes to its standard error."""
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     try:

@@ -171,9 +171,9 @@ def read_kernel(
         remedy = headers if _missing(unit) else "declare them in it, or give"
         obstacles.append(f"it uses undeclared names: {listed(unknown)}; {remedy} macros with -D")
     if part.undefined:
-        elsewhere = shortened(part.undefined)
-        obstacles.append(f"it declares for the device, but does not define, {elsewhere}: include the file that does")
-    syntax = [one for one in unit.faults(lambda *_: True) if re.match(r"unexpected|expected (?:'|expr)", one.spelling)]
+        obstacles.append(f"it declares, but does not define, {shortened(part.undefined)}: include the file that does")
+    wrong_text = re.compile(r"unexpected|expected (?:'|expr)|subscripted")
+    syntax = [one for one in unit.faults(lambda *_: True) if wrong_text.match(one.spelling)]
     ends = [one for one in syntax if not unit.text(one.location.file.name)[one.location.offset :].strip()]
     broken = [one for one in syntax if doubt(one) in part.doubts or (one in ends and one.spelling == "expected '}'")]
     obstacles += [unit.refusal(one) for one in broken[:1]]
@@ -199,13 +199,13 @@ def read_kernel(
     return ReadKernel(found.name, backend, Slice(text, part.unknown, part.types), facts)
 
 
-def _including(file: Path, code: str) -> list[tuple[Path, str]]:
+def _including(file: Path, code: str) -> list[tuple[str, str]]:
     """The sources beside a file that include it, each with the file's text in the place of the line and as it is."""
     beside = sorted(file.parent.glob("*.c*")) if file.is_file() else []
     texts = {one: one.read_text("utf-8-sig", errors="replace") for one in beside if one != file}
     line = re.compile(rf'^[ \t]*#[ \t]*include[ \t]*[<"](?:[^>"\n]*/)?{re.escape(file.name)}[>"]', re.MULTILINE)
     found = [(one, text) for one, text in texts.items() if line.search(text)][:MAX_INCLUDING]
-    return [(one, made) for one, text in found for made in (line.sub(lambda _: code, text, count=1), text)]
+    return [(str(one), made) for one, text in found for made in (line.sub(lambda _: code, text, count=1), text)]
 
 
 def _missing(unit: Unit) -> list[str]:
@@ -233,18 +233,15 @@ def draft(
 ) -> Draft:
     """The draft of a task for the kernel `entry`, or the only one; as a file that includes this one has it, where it
     says more. place: the source's file. Raises `SourceError`."""
-    begun = time.process_time()
-    try:
-        return written(read_kernel(code, entry, place, folders, defines), place)
-    except SourceError as alone:
-        error = alone
-        for above, text in _including(Path(place), code) if entry else ():
-            if time.process_time() - begun < MAX_SECONDS:
-                try:
-                    return draft(text, entry, str(above), folders, defines)
-                except SourceError as within:
-                    error = within
-        raise error from None
+    begun, waiting = time.process_time(), [(place, code)]
+    while True:
+        where, text = waiting.pop(0)
+        try:
+            return written(read_kernel(text, entry, where, folders, defines), where)
+        except SourceError:
+            waiting += _including(Path(where), text) if entry else []
+            if not waiting or time.process_time() - begun > MAX_SECONDS:
+                raise
 
 
 def written(read: ReadKernel, place: str, sources: Sequence[str] = (), more: Mapping[str, str] | None = None) -> Draft:

@@ -28,8 +28,7 @@ BUILTINS = {"cuda": Path(__file__).with_name("builtins.cuh"), "opencl": Path(__f
 _CUDA = "-x cuda --cuda-device-only -nocudainc -nocudalib --cuda-gpu-arch=sm_90 -std=c++17 -nostdinc -nostdinc++"
 _OPTIONS = {"cuda": _CUDA.split(), "opencl": ["-x", "cl", "-cl-std=CL1.2", "-target", "spir64"]}
 _QUIET = ["-w", "-ferror-limit=0", "-Wno-unknown-cuda-version"]
-_DETAILED, _KEEP_GOING = 0x1, 0x200
-"""Options of libclang: a tree with macros, and a source that is read on behind a header that is not found."""
+_OPTIONS_OF_TREE = 0x1 | 0x200  # with macros; behind a header that is not found the source is read on
 _EMPTY = "/empty"
 """A folder that exists in memory alone, for headers that are not found."""
 UNKNOWN_NAMES = f"{_EMPTY}/unknown.cuh"
@@ -258,7 +257,7 @@ class Unit:
         begun = time.process_time()
         try:
             with silent_compiler():
-                tree = clang.Index.create().parse(self.where, arguments, files, _DETAILED | _KEEP_GOING)
+                tree = clang.Index.create().parse(self.where, arguments, files, _OPTIONS_OF_TREE)
         except clang.TranslationUnitLoadError as error:
             if self.tree is not None:
                 return None
@@ -487,8 +486,7 @@ class Unit:
             kept = [[text for name, text in zip(names, one, strict=False) if name in asked] for one in instances]
             others = dict.fromkeys(", ".join(one) for one in kept[1:] if one != kept[0]) if not given else ()
             return replace(found, others=tuple(others))
-        spelled = (one.spelling for one in reversed(self.diagnostics))
-        why = next((f": {one}" for one in spelled if "tunesmith_" not in one), "")
+        why = next((f": {one.spelling}" for one in reversed(self.diagnostics) if "tunesmith_" not in one.spelling), "")
         why = next((f": {one}" for one in faults if _NO_CLASS.search(one)), why)
         if missing := [one.name for one in self.unknown.values() if within(template, one.file, one.offset)]:
             used = ", ".join(dict.fromkeys(missing))

@@ -125,7 +125,7 @@ def test_what_another_file_defines_for_the_device_is_named() -> None:
     __device__ float other(float); __device__ float later(float); float of_the_host(float);
     __global__ void k(float* y) { y[threadIdx.x] = table[1] + other(y[0]) + later(1); }
     __device__ float later(float x) { return x; }"""
-    with pytest.raises(SourceError, match="declares for the device, but does not define, table, other: include"):
+    with pytest.raises(SourceError, match="it declares, but does not define, table, other: include"):
         drafted(code)
 
 
@@ -256,6 +256,16 @@ def test_an_array_that_only_other_instances_use_is_asked_about() -> None:
     task, _ = drafted(code)
     assert "# FILL: the role and the shape of y, which the kernel uses with other values than B = false" in task
     assert '{ name = "z", role = "in", dtype = "float32", shape = ["1"] },\n' in task
+
+
+def test_a_launch_in_a_method_of_a_class_is_followed_to_its_origins() -> None:
+    code = f"""__global__ void k(float* x, int n) {{ typedef int I; {INDEX} if (i < n) x[i] = 1; }}
+    class Node : public lost::Node {{
+        void start(float* x, int rows, int cols) {{
+            int n = rows * cols;
+            int blocks = (n + 63) / 64;
+            k<<<blocks, 64>>>(x, n); }} }};"""
+    assert 'grid = ["ceil_div(n, 64)"], block = [64] }\n' in drafted(code)[0]
 
 
 def test_a_type_that_is_an_array_of_the_hosts_choice_is_no_number() -> None:
