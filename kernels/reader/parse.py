@@ -316,8 +316,7 @@ class Unit:
         return _inside(self._above[-1]) if self._above and (self._above[-1] / ".git").exists() else ()
 
     def _folder_above(self, header: str) -> list[Path]:
-        """The folder that has a header of this name, as builds give with -I: the nearest above, or the nearest, where
-        no other is as near."""
+        """The folder that has a header of this name: the nearest above, or the project's that is nearest alone."""
         around = (place for one in self._above for place in (one, one / "include", one / "includes"))
         if near := [one for one in around if (one / header).is_file()]:
             return near[:1]
