@@ -238,8 +238,9 @@ def draft(
         where, text = waiting.pop(0)
         try:
             return written(read_kernel(text, entry, where, folders, defines), where)
-        except SourceError:
-            waiting += _including(Path(where), text) if entry else []
+        except SourceError as error:
+            lacks = re.search("undeclared names|cannot be made", str(error))
+            waiting += _including(Path(where), text) if entry and lacks else []
             if not waiting or time.process_time() - begun > MAX_SECONDS:
                 raise
 

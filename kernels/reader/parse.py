@@ -664,8 +664,7 @@ def conditions(code: str, declared: str) -> list[str]:
 
 
 def satisfied(hidden: Sequence[str]) -> dict[str, str]:
-    """The macros of a build that satisfy conditions; those of compilers have two underscores at both ends."""
-    # A macro that must not be there is not.
+    """The macros of a build that satisfy conditions, of which none negates one; compilers have `__NAMES__`."""
     parts = [part for one in hidden for part in re.split(r"&&\s*!\s*defined[\s(]*\w+[\s)]*|&&", one)]
     found = [one for part in parts if (one := _CONDITION.fullmatch(part.strip())) is not None]
     return {one[1]: one[2] or "1" for one in found if not re.fullmatch("__\\w+__", one[1])}
