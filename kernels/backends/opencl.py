@@ -47,7 +47,7 @@ from tunesmith.kernels.backends import (
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.guard import ASM_WORDS, CLOCK_WORDS, OUTPUT_WORDS, refuse
 from tunesmith.kernels.build.machine_code import MarkedArtifact
-from tunesmith.kernels.build.source import Specialised
+from tunesmith.kernels.build.source import Specialised, silent_compiler
 from tunesmith.kernels.outcome import CompileFailed, Rejected, Resources
 from tunesmith.kernels.spec.dtypes import DTYPES
 
@@ -203,7 +203,7 @@ class OpenclCompiler:
         options = [*self.options, *(["-cl-fast-relaxed-math"] if source.fast_math else [])]
         program = self._cl.Program(self._context, NOT_PASTED + source.source)
         try:
-            with _silent_compiler():
+            with silent_compiler():
                 program.build(options=options, cache_dir=False)
             binary = program.get_info(self._cl.program_info.BINARIES)[0]
             kernel = self._cl.Kernel(program, source.entry)
@@ -225,19 +225,6 @@ class OpenclCompiler:
     def mark(self, source: Specialised) -> MarkedArtifact | CompileFailed | str:
         """OpenCL C 1.2 has no variable that a kernel's functions could all reach and that outlasts a launch."""
         return "an OpenCL kernel cannot record which of its parts ran"
-
-
-@contextmanager
-def _silent_compiler() -> Iterator[None]:
-    """Leaves out what the compiler inside PoCL writes to this process's standard error: the log has it, too."""
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
 
 
 def pages_of(data: NDArray[np.uint8], edge: Edge, alignment: int) -> NDArray[np.uint8]:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -143,3 +145,16 @@ def specialise(template: Template, config: Config, types: Mapping[str, str]) -> 
         max_registers=cap or None,
         fast_math=bool(parse(template.fast_math).evaluate(names)),
     )
+
+
+@contextmanager
+def silent_compiler() -> Iterator[None]:
+    """Leaves out what a compiler inside this process writes to its standard error."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)

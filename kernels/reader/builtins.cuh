@@ -93,6 +93,11 @@ TUNESMITH_BOTH unsigned __brev(unsigned); TUNESMITH_BOTH int __mul24(int, int); 
 TUNESMITH_BOTH int __mulhi(int, int); TUNESMITH_BOTH unsigned __umulhi(unsigned, unsigned);
 TUNESMITH_BOTH unsigned __byte_perm(unsigned, unsigned, unsigned);
 TUNESMITH_BOTH unsigned __funnelshift_l(unsigned, unsigned, unsigned); TUNESMITH_BOTH unsigned __funnelshift_r(unsigned, unsigned, unsigned);
+#define OF_THREE(T, end) TUNESMITH_BOTH T __viaddmax_##end(T, T, T); TUNESMITH_BOTH T __viaddmin_##end(T, T, T); TUNESMITH_BOTH T __vimax3_##end(T, T, T); \
+    TUNESMITH_BOTH T __vimin3_##end(T, T, T); TUNESMITH_BOTH T __vimax_##end(T, T); TUNESMITH_BOTH T __vimin_##end(T, T);
+OF_THREE(int, s32) OF_THREE(int, s32_relu) OF_THREE(unsigned, u32) OF_THREE(unsigned, s16x2) OF_THREE(unsigned, s16x2_relu) OF_THREE(unsigned, u16x2)
+#define OF_TWO(T, end, ...) TUNESMITH_BOTH T __vibmax_##end(T, T, __VA_ARGS__); TUNESMITH_BOTH T __vibmin_##end(T, T, __VA_ARGS__);
+OF_TWO(int, s32, bool*) OF_TWO(unsigned, u32, bool*) OF_TWO(unsigned, s16x2, bool*, bool*) OF_TWO(unsigned, u16x2, bool*, bool*)
 TUNESMITH_BOTH int __dp4a(int, int, int); TUNESMITH_BOTH unsigned __dp4a(unsigned, unsigned, unsigned);
 TUNESMITH_BOTH int __float_as_int(float); TUNESMITH_BOTH unsigned __float_as_uint(float); TUNESMITH_BOTH float __int_as_float(int);
 TUNESMITH_BOTH float __uint_as_float(unsigned); TUNESMITH_BOTH long long __double_as_longlong(double);
@@ -508,6 +513,8 @@ typedef double2 cufftDoubleComplex;
 #define CUDART_VERSION 13000
 #define assert(condition) ((void)0)
 #define NULL 0
+#define cudaGridDependencySynchronize() ((void)0)
+#define cudaTriggerProgrammaticLaunchCompletion() ((void)0)
 #define INFINITY __builtin_bit_cast(float, 0x7f800000)
 #define HUGE_VALF __builtin_bit_cast(float, 0x7f800000)
 #define NAN __builtin_bit_cast(float, 0x7fc00000)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import keyword
 import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from tunesmith.kernels.reader.facts import (
 from tunesmith.kernels.reader.launch import CALL, marked
 from tunesmith.kernels.reader.parse import FUNCTIONS as FUNCTION_KINDS
 from tunesmith.kernels.reader.parse import (
+    MAX_SECONDS,
     Entry,
     SourceError,
     Unit,
@@ -48,7 +49,7 @@ from tunesmith.kernels.reader.signature import refused
 from tunesmith.kernels.reader.slice import Slice, listed, shortened, sliced
 from tunesmith.kernels.spec.dtypes import C_TYPES, DTYPES
 from tunesmith.kernels.spec.expression import FUNCTIONS, parse
-from tunesmith.kernels.spec.taskfile import MARK, read_source
+from tunesmith.kernels.spec.taskfile import MARK
 from tunesmith.kernels.spec.template import BACKENDS, BackendName
 
 _BEHIND_ELEMENT = r"\bconst\b\s*|\s*\*.*|\s*\b\w+\s*\[.*"
@@ -115,8 +116,8 @@ def read_kernel(
     defines: Mapping[str, str] | None = None,
     option: str = "--entry",
 ) -> ReadKernel:
-    """The kernel `entry` of a source, or the only one; of a file that includes this one where it says more. Raises
-    `SourceError` that names all that keeps it from being a task."""
+    """The kernel `entry` of a source, or the only one. Raises `SourceError` that names all that keeps it from being a
+    task."""
     installed = re.compile(r'(#[ \t]*include[ \t]*")(/[^"\n]*/)')
     code = installed.sub(lambda at: at[0] if Path(at[2]).is_dir() else at[1], unquoted(code))
     backend = language_of(code, place)
@@ -163,13 +164,16 @@ def read_kernel(
     if not obstacles and not unknown and all(one.kind.const or not one.pointer for one in facts.parameters):
         why = "is an array that it may write, which is what a task compares: pass what it writes to as one"
         obstacles.append(f"no parameter of {found.name} {why}")
-    of_type = rf"\b(?:{'|'.join(one.name for one in unknown if one.what == 'type') or '0'})\b[^;(){{}}=]*\b"
+    of_type = rf"\b(?:{'|'.join(one.name for one in unknown if one.what == 'type') or '(?!)'})\b[^;(){{}}=]*\b"
     unknown = [one for one in unknown if one.what == "type" or not re.search(rf"{of_type}{one.name}\b", unit.code)]
     if unknown:
         headers = f"name with -I the folders of headers that were not found ({shortened(_missing(unit))}), or"
         remedy = headers if _missing(unit) else "declare them in it, or give"
         obstacles.append(f"it uses undeclared names: {listed(unknown)}; {remedy} macros with -D")
-    syntax = [one for one in unit.faults(lambda *_: True) if re.match(r"unexpected|expected (?:'|expr)", one.spelling)]
+    if part.undefined:
+        obstacles.append(f"it declares, but does not define, {shortened(part.undefined)}: include the file that does")
+    wrong_text = re.compile(r"unexpected|expected (?:'|expr)|subscripted")
+    syntax = [one for one in unit.faults(lambda *_: True) if wrong_text.match(one.spelling)]
     ends = [one for one in syntax if not unit.text(one.location.file.name)[one.location.offset :].strip()]
     broken = [one for one in syntax if doubt(one) in part.doubts or (one in ends and one.spelling == "expected '}'")]
     obstacles += [unit.refusal(one) for one in broken[:1]]
@@ -183,24 +187,25 @@ def read_kernel(
         why = "are not constant, but a launch gives the bytes of one: declare the others inside the kernel"
         obstacles.append(f"the elements of the local memory {' and '.join(passed)} {why}")
     if obstacles:
-        for above in _including(Path(place))[:MAX_INCLUDING] if entry else ():
-            with suppress(SourceError):
-                return read_kernel(read_source(above, "SOURCE"), entry, str(above), folders, defines, option)
         raise SourceError(f"{place}: " + "; ".join(dict.fromkeys(obstacles)) + ".")
     renamed = dict(zip((one for one, bound in found.types.items() if bound is None), part.types, strict=True))
     facts.parameters = [replace(one, dtype=renamed.get(one.dtype, one.dtype)) for one in facts.parameters]
     facts.static = re.sub(r"(?<=sizeof\()\w+", lambda one: renamed.get(one[0], one[0]), facts.static)
-    facts.types = {new: C_TYPES.get(found.launched.get(name, ""), "float32") for name, new in renamed.items()}
+    for name, new in renamed.items():
+        known_types = (C_TYPES[one] for one in found.launched.get(name, ()) if one in C_TYPES)
+        facts.types[new] = tuple(dict.fromkeys(known_types)) or ("float32",)
     for name in (one for one in found.untold if one in renamed):
         facts.ask("types", f"the types of {renamed[name]}, with which no launch of the source makes the kernel")
     return ReadKernel(found.name, backend, Slice(text, part.unknown, part.types), facts)
 
 
-def _including(file: Path) -> list[Path]:
-    """The sources beside a file that include it."""
+def _including(file: Path, code: str) -> list[tuple[str, str]]:
+    """The sources beside a file that include it, each with the file's text in the place of the line and as it is."""
     beside = sorted(file.parent.glob("*.c*")) if file.is_file() else []
-    included = re.compile(rf'^[ \t]*#[ \t]*include[ \t]*[<"](?:[^>"\n]*/)?{re.escape(file.name)}[>"]', re.MULTILINE)
-    return [one for one in beside if one != file and included.search(one.read_text(encoding="utf-8", errors="replace"))]
+    texts = {one: one.read_text("utf-8-sig", errors="replace") for one in beside if one != file}
+    line = re.compile(rf'^[ \t]*#[ \t]*include[ \t]*[<"](?:[^>"\n]*/)?{re.escape(file.name)}[>"]', re.MULTILINE)
+    found = [(one, text) for one, text in texts.items() if line.search(text)][:MAX_INCLUDING]
+    return [(str(one), made) for one, text in found for made in (line.sub(lambda _: code, text, count=1), text)]
 
 
 def _missing(unit: Unit) -> list[str]:
@@ -226,8 +231,18 @@ def _with_local_memory(text: str, name: str, facts: Facts, declared: Sequence[st
 def draft(
     code: str, entry: str | None, place: str, folders: Sequence[Path] = (), defines: Mapping[str, str] | None = None
 ) -> Draft:
-    """The draft of a task for the kernel `entry`, or the only one. place: the source's file. Raises `SourceError`."""
-    return written(read_kernel(code, entry, place, folders, defines), place)
+    """The draft of a task for the kernel `entry`, or the only one; as a file that includes this one has it, where it
+    says more. place: the source's file. Raises `SourceError`."""
+    begun, waiting = time.process_time(), [(place, code)]
+    while True:
+        where, text = waiting.pop(0)
+        try:
+            return written(read_kernel(text, entry, where, folders, defines), where)
+        except SourceError as error:
+            lacks = re.search("undeclared names|cannot be made", str(error))
+            waiting += _including(Path(where), text) if entry and lacks else []
+            if not waiting or time.process_time() - begun > MAX_SECONDS:
+                raise
 
 
 def written(read: ReadKernel, place: str, sources: Sequence[str] = (), more: Mapping[str, str] | None = None) -> Draft:
@@ -307,7 +322,7 @@ def _types(facts: Facts) -> list[str]:
         return []
     lines = ["# The data types that you use the template with; the first one is meant where a workload names none."]
     asked = _mark(facts.questions.get("types", ()))
-    return [*lines, "[types]", *(f'{name} = ["{dtype}"]{asked}' for name, dtype in facts.types.items()), ""]
+    return [*lines, "[types]", *(f"{name} = [{_quoted(dtypes)}]{asked}" for name, dtypes in facts.types.items()), ""]
 
 
 def _unset(read: ReadKernel) -> str:
@@ -402,31 +417,37 @@ MAX_ELEMENTS = 32
 
 def with_members(unit: Unit, entry: Entry) -> str | None:
     """The source with members in the place of structures; None without any, or where one cannot be a parameter."""
-    code, edits, made, spread = unit.code.encode(), list[tuple[int, int, str]](), list[str](), dict[int, list[str]]()
+    code, made, spread = unit.code.encode(), list[str](), dict[int, list[str]]()
+    # By place, of which a macro's has several parameters.
+    texts, edited = dict[tuple[int, int], list[str]](), set[tuple[int, int]]()
     used = used_members(entry.function)
     names = [one.spelling for one in entry.function.get_arguments()]
     generic = [one for one in entry.declared.get_children() if kind(one) == "PARM_DECL"]
     for at, (one, written) in enumerate(zip(entry.function.get_arguments(), generic, strict=True)):
         type_ = one.type.get_canonical()
-        if type_.kind.name not in ("RECORD", "EXTVECTOR") or task_type(type_):
-            continue
         start, end = written.extent.start, written.extent.end.offset
+        text = texts.setdefault((start.offset, end), [])
+        if type_.kind.name not in ("RECORD", "EXTVECTOR") or task_type(type_):
+            text.append(f"{written.type.spelling} {one.spelling}")
+            continue
         parameters, value = _flat(type_, one.spelling, "", used, entry.declared, unit.language) or ({}, "")
         taken = {one.rpartition(" ")[2] for one in parameters} & {*names}
         if start.file is None or start.file.name != unit.where or not parameters or taken:
             return None
-        edits.append((start.offset, end, ", ".join(parameters)))
+        edited.add((start.offset, end))
+        text += parameters
         named = written.type.spelling.removeprefix("__private ")
-        each = "".join(f" {one.spelling}{path} = {text.rpartition(' ')[2]};" for text, path in parameters.items())
+        each = "".join(f" {one.spelling}{path} = {name.rpartition(' ')[2]};" for name, path in parameters.items())
         unset = f" {named.removeprefix('const ')} {one.spelling};{each}"
         made.append(f" {named} {one.spelling} = {value};" if value else unset)
         spread[at] = [*parameters.values()]
     begin = body(entry.declared)
-    if not edits or begin is None:
+    if not edited or begin is None:
         return None
+    edits = [(*place, ", ".join(texts[place])) for place in edited]
     edits.append((begin.extent.start.offset + 1, begin.extent.start.offset + 1, "".join(made)))
-    for first, last, text in sorted(edits, reverse=True):
-        code = code[:first] + text.encode() + code[last:]
+    for first, last, made_of in sorted(edits, reverse=True):
+        code = code[:first] + made_of.encode() + code[last:]
     calls = re.compile(rf'(?<={CALL}\("{entry.name}", )([^;]*)(?=\); )')
     return calls.sub(lambda call: _spread(call[1], spread), code.decode(errors="replace"))
 

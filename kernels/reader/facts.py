@@ -50,6 +50,9 @@ MAX_CHEAP = 400
 """Steps of a kernel that is run on a larger grid as well."""
 MANY_BLOCKS = 32
 """A constant extent of a grid, above which fewer blocks are run."""
+MAX_READ = 10_000
+"""Files of a project in which a launch is looked for."""
+_SOURCES = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".c", ".h", ".hh", ".hpp", ".inl", ".inc")
 NO_RUNS = 99
 """Arrays without a shape, more than any, where no runs came to their end."""
 Role = Literal["in", "out", "inout"]
@@ -91,7 +94,7 @@ class Facts:
     "launch", or the name of a parameter, what is not known of it; requires: what must hold of sizes; shared: bytes of
     dynamic shared memory; static: bytes that the source declares; local: by local parameter its elements where they are
     constant, or nothing where the launch gives its bytes; unknown: what of the launch is not even guessed; types: of
-    the task, with the data type that the source has; values: of scalars that follow from sizes."""
+    the task, with the data types that the source launches it with; values: of scalars that follow from sizes."""
 
     parameters: list[Parameter]
     sizes: list[str] = field(default_factory=list)
@@ -105,7 +108,7 @@ class Facts:
     static: str = "0"
     local: dict[str, str] = field(default_factory=dict)
     unknown: str = ""
-    types: dict[str, str] = field(default_factory=dict)
+    types: dict[str, tuple[str, ...]] = field(default_factory=dict)
     values: dict[str, str] = field(default_factory=dict)
 
     def ask(self, what: str, question: str) -> None:
@@ -330,15 +333,17 @@ class _Search:
         self.facts.ask("launch", f"the launch, as {where} has {f'<<<{written}>>>' if written else 'none'}")
 
     def _written_launch(self) -> tuple[str, str]:
-        """The first launch in the text of the source, also inside macros, or else of the project's other files: its
-        file, and the text between its angle brackets, empty without a launch."""
-        launch = re.compile(rf"\b{self.entry.name}\b[^;{{}}()]*<<<([^;]*?)>>>")
-        others = (Path(one) for one in self.unit.files if one.endswith((".cu", ".cuh", ".cpp", ".cc")))
-        read = ((one.name, one.read_text("utf-8", errors="replace")) for one in others)
+        """The first launch in the text of the source, also inside macros, or else of the project's other files, the
+        nearest first: its file, and the text between its angle brackets, empty without a launch."""
+        name, call = rf"\b{self.entry.name}\b", r"\bcudaLaunchKernel\w*\s*\([^;,]*"
+        launch = re.compile(rf"{name}[^;{{}}()]*<<<([^;]*?)>>>|{call}{name}\s*(?:<[^;()]*>)?\s*,([^;]*?,[^;]*?),")
+        others = [Path(one) for one in sorted(self.unit.files) if one.endswith(_SOURCES)]
+        others.sort(key=self.unit.shared, reverse=True)
+        read = ((one.name, one.read_text("utf-8", errors="replace")) for one in others[:MAX_READ])
         texts = itertools.chain([("the source", self.unit.code)], read)
-        for name, text in texts:
-            if (one := launch.search(uncommented(text) if "<<<" in text else "")) is not None:
-                return name, " ".join(one[1].replace("\\\n", " ").split())
+        for file, text in texts:
+            if self.entry.name in text and (one := launch.search(uncommented(text))) is not None:
+                return file, " ".join((one[1] or one[2]).replace("\\\n", " ").split())
         return "the source", ""
 
     def _tried(self, block: tuple[int, ...], axes: Sequence[str], sets: Sets) -> tuple[list[Run], Sequence[int]]:
@@ -577,6 +582,11 @@ class _Search:
         facts.roles[name] = self._role(one, arrays, shape, stopped)
         if name not in self.named:
             facts.roles[name], facts.shapes[name] = "in", ("1",) if one.lanes == 1 else ("1", str(one.lanes))
+            if any(at.spelling == name for at in walk(self.entry.declared) if kind(at) == "DECL_REF_EXPR"):
+                bound = ", ".join(f"{of} = {value}" for of, value in self.entry.values.items())
+                facts.ask(
+                    name, f"the role and the shape of {name}, which the kernel uses with other values than {bound}"
+                )
             return
         if not stopped and not one.kind.const and not any(at.read or at.written or at.lost for at in arrays):
             facts.ask(name, f"the role of {name} (in, out or inout), which no run of the kernel touched")

@@ -57,7 +57,7 @@ def launches(unit: Unit, entry: Entry) -> list[HostLaunch]:
     found: dict[tuple[Dims, Dims, str | None], HostLaunch] = {}
     lowering = Lowering(unit)
     for name in (entry.name, f'"{entry.name}"'):
-        for function in unit.declarations() if not found else ():
+        for function in _functions(unit) if not found else ():
             for call, (grid, block, shared), given in _calls(function, name, lowering):
                 if name == entry.name and len(given) not in (0, len([*entry.function.get_arguments()])):
                     # Of structures the calls in front of launches have the members.
@@ -67,6 +67,13 @@ def launches(unit: Unit, entry: Entry) -> list[HostLaunch]:
                 one = host.dims(grid), host.dims(block), "0" if shared is None else host.text(shared)
                 found.setdefault(one, HostLaunch(*one, _configuration(unit, call), host.sizes, values))
     return list(found.values())
+
+
+def _functions(unit: Unit) -> Iterator[Any]:
+    """The declarations of a source, with the methods of a class in its place."""
+    for one in unit.declarations():
+        inside = walk(one) if kind(one) in ("STRUCT_DECL", "CLASS_DECL", "CLASS_TEMPLATE") else ()
+        yield from [at for at in inside if kind(at).startswith(("CXX_METHOD", "CONSTRUCTOR")) and body(at)] or [one]
 
 
 def _configuration(unit: Unit, call: Any) -> str:

@@ -21,15 +21,17 @@ from typing import Any, Literal
 import clang.cindex as clang
 
 from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.build.source import silent_compiler
 from tunesmith.kernels.spec.dtypes import C_TYPES
 
 BUILTINS = {"cuda": Path(__file__).with_name("builtins.cuh"), "opencl": Path(__file__).with_name("builtins.cl")}
 _CUDA = "-x cuda --cuda-device-only -nocudainc -nocudalib --cuda-gpu-arch=sm_90 -std=c++17 -nostdinc -nostdinc++"
 _OPTIONS = {"cuda": _CUDA.split(), "opencl": ["-x", "cl", "-cl-std=CL1.2", "-target", "spir64"]}
 _QUIET = ["-w", "-ferror-limit=0", "-Wno-unknown-cuda-version"]
+_OPTIONS_OF_TREE = 0x1 | 0x200  # with macros; behind a header that is not found the source is read on
 _EMPTY = "/empty"
 """A folder that exists in memory alone, for headers that are not found."""
-_UNKNOWN_NAMES = f"{_EMPTY}/unknown.cuh"
+UNKNOWN_NAMES = f"{_EMPTY}/unknown.cuh"
 """The declarations that fit any use of names that nothing declares."""
 MAX_ROUNDS, MAX_SECONDS = 24, 15.0
 """How often a file is parsed until each name in it is declared, and a processor's time for all of it: usual is 0.1 s
@@ -44,10 +46,9 @@ MAX_LENGTH = 1 << 20
 """Bytes of a file, at most."""
 _UNKNOWN = re.compile(
     r"(?:use of undeclared identifier|unknown type name|no template named|no type named|no member named|implicit "
-    r"declaration of function|use of undeclared label) '(?:\w+::)*(\w+)'(?: (?:in (?:namespace )?'([\w:]+)'))?"
+    r"declaration of function|use of undeclared label) '(?:\w+::)*(\w+)'(?: in (namespace )?'([^']+)')?"
 )
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]', re.MULTILINE)
-_CONDITION = re.compile(r"#if(?:def)?\s*(?:defined)?[\s(]*([A-Za-z_]\w*)[\s)]*(?:==\s*(\w+)\s*)?(?:/[/*].*)?")
+_CONDITION = re.compile(r"(?:#if(?:def)?)?\s*(?:defined)?[\s(]*([A-Za-z_]\w*)[\s)]*(?:==\s*(\w+)\s*)?(?:/[/*].*)?")
 """A condition that one macro satisfies, and the value with which it does."""
 _DECLARED = (
     r"^[ \t]*#[ \t]*define[ \t]+{name}\b|(?:\btypedef\b[^;{{}}]*|\}})\s*\b{name}\s*;|"
@@ -56,7 +57,7 @@ _DECLARED = (
 """The declaration of a name as a macro, a type, a function or a constant."""
 _RAW_STRING = re.compile(r'R"(\w*)\((.*?)\)\1"', re.DOTALL)
 _KERNEL = re.compile(r"\b(?:__)?kernel\s+(?:__attribute__|void)\b")
-_NO_CLASS = re.compile(r"type '(?:float|int)' is not a (?:function|structure)")
+_NO_CLASS = re.compile(r"type '(?:float|int)' is not a (?:function|structure)|subscripted value is not an array")
 """A type of the template is a class of the host's choice."""
 FUNCTIONS = frozenset({"FUNCTION_DECL", "FUNCTION_TEMPLATE"})
 _CLOSING = {"(": ")", "[": "]", "{": "}", "<": ">"}
@@ -83,9 +84,9 @@ class Unknown:
 class Entry:
     """The kernel. declared: its definition, a template or not; function: with all template parameters bound; values,
     types: the template's parameters with the text that each is bound to, types None where the task chooses; others:
-    further values with which the source launches it; launched: types with which it does; untold: the types among them
-    that no launch has; guessed: values of which the source says nothing, of macros too; alike: lines of further kernels
-    of the name."""
+    further values with which the source launches it; launched: by parameter the texts with which it does, that which is
+    bound first; untold: the types among them that no launch has; guessed: values of which the source says nothing, of
+    macros too; alike: lines of further kernels of the name."""
 
     name: str
     declared: Any
@@ -93,7 +94,7 @@ class Entry:
     values: Mapping[str, str] = field(default_factory=dict)
     types: Mapping[str, str | None] = field(default_factory=dict)
     others: tuple[str, ...] = ()
-    launched: Mapping[str, str] = field(default_factory=dict)
+    launched: Mapping[str, Sequence[str]] = field(default_factory=dict)
     untold: tuple[str, ...] = ()
     guessed: Mapping[str, str] = field(default_factory=dict)
     alike: tuple[str, ...] = ()
@@ -102,7 +103,7 @@ class Entry:
     def particular(self) -> dict[str, str]:
         """The template's parameters that the task does not choose, with what each is bound to: values, and types that
         are no data type."""
-        of_launch = self.launched.items()
+        of_launch = ((name, texts[0]) for name, texts in self.launched.items())
         return {name: text for name, text in of_launch if name in self.values or text not in C_TYPES}
 
 
@@ -178,6 +179,7 @@ class Unit:
         self.proposed, self.ahead = dict[str, str](), list[Path]()
         self.missing: dict[str, None] = {}
         self.unknown: dict[tuple[str, int], Unknown] = {}
+        self.tree: Any = None
         self._stubs: dict[str, str] = {}
         self._suffix, self._texts, self._taken = "", dict[str, bytes](), 0.0
         self.parse()
@@ -224,16 +226,21 @@ class Unit:
 
     def parse(self, suffix: str = "") -> None:
         """Parses again, with `suffix` behind the source, until nothing is missing."""
-        self._suffix = suffix
+        self._suffix, self.tree, stubs = suffix, None, self._stubs
         for _ in range(MAX_ROUNDS):
-            self.diagnostics = self._parsed()
+            if (tree := self._parsed()) is None:
+                self._stubs = stubs
+                break
+            self.tree, stubs = tree, {**self._stubs}
+            self.diagnostics = [one for one in tree.diagnostics if one.severity >= 3]
             if not self._declared(self.diagnostics):
                 break
         self.top = list(self.tree.cursor.get_children())
         self.defined = {one.spelling for one in self.top if kind(one) == "MACRO_DEFINITION"}
         self._named = dict[tuple[str, str, int], list[tuple[str, ...]]]()
 
-    def _parsed(self) -> list[Any]:
+    def _parsed(self) -> Any | None:
+        """The tree; None where libclang crashes on what stands for undeclared names, and could read it without."""
         given = [f"-D{name}={value}" for name, value in self.defines.items() if self.language == "opencl"]
         places = [f"-I{folder}" for folder in self.folders] + [f"-I{_EMPTY}", f"-I{_EMPTY}/a/b/c/d"]
         head = f"{_EMPTY}/builtins.cuh" if self.language == "cuda" else f"{_EMPTY}/opencl-c-base.h"
@@ -244,46 +251,52 @@ class Unit:
         if self.language == "cuda":
             # Behind the builtins, whose own names a macro of the author's must not replace.
             macros = [f"#define {name} {value}\n" for name, value in self.defines.items()]
-            files.append((_UNKNOWN_NAMES, "".join([*self._stubs.values(), *macros])))
-            more = ["-include", head, "-include", _UNKNOWN_NAMES]
+            files.append((UNKNOWN_NAMES, "".join([*self._stubs.values(), *macros])))
+            more = ["-include", head, "-include", UNKNOWN_NAMES]
         arguments = [*_OPTIONS[self.language], *_QUIET, *more, *given, *places]
         begun = time.process_time()
         try:
-            self.tree = clang.Index.create().parse(self.where, arguments, files, 1)
+            with silent_compiler():
+                tree = clang.Index.create().parse(self.where, arguments, files, _OPTIONS_OF_TREE)
         except clang.TranslationUnitLoadError as error:
+            if self.tree is not None:
+                return None
             raise SourceError(f"{self.where}: libclang cannot read the source ({error}).") from error
         self._taken += time.process_time() - begun
         if self._taken > MAX_SECONDS:
             why = f"libclang needs more than {MAX_SECONDS:.0f} s for its templates"
             raise SourceError(f"{self.where}: {why}: move the kernel and its functions into a file of their own.")
-        return [one for one in self.tree.diagnostics if one.severity >= 3]
+        return tree
 
     def _declared(self, diagnostics: Sequence[Any]) -> bool:
         """Whether something that was missing has been declared."""
         before = len(self.missing) + len(self._stubs) + len(self.folders)
+        settled = not any("file not found" in one.spelling for one in diagnostics)
         for one in diagnostics:
             file = "" if one.location.file is None else one.location.file.name
             if (header := re.match(r"'(.+)' file not found", one.spelling)) is not None:
-                # The others of the file as well, as clang stops at each.
-                for name in (header[1], *(_INCLUDE.findall(self.text(file).decode(errors="replace")) if file else ())):
-                    if not any((folder / name).is_file() for folder in (Path(file).parent, *self.folders)):
-                        self.folders += (found_in := self._folder_above(name))
-                        self.missing |= {} if found_in else {name: None}
-            elif (found := _UNKNOWN.match(one.spelling)) is not None and file:
-                at = one.location.offset
+                if not any((folder / header[1]).is_file() for folder in self.folders):
+                    self.folders += (found_in := self._folder_above(header[1]))
+                    self.missing |= {} if found_in else {header[1]: None}
+            elif (found := _UNKNOWN.match(one.spelling)) is not None and file and settled:
+                scope, at = found[3] or "", one.location.offset
+                member = scope and not found[2]
+                if member and {scope, f"::{scope}"} & self._stubs.keys():
+                    continue  # its class is what is not known
                 if not file.startswith(_EMPTY) and at < len(self.text(file)):
                     after = self.text(file)[at + len(found[1]) :]
                     declares = re.match(rb"\s+(?:\*\s*)?(?:const\s+|restrict\s+)?[A-Za-z_]\w*\s*[=;,)\[]", after)
                     of_type = "unknown type name" in one.spelling or (declares is not None and b"*" not in declares[0])
                     what: Any = "function" if after.lstrip().startswith(b"(") else "type" if of_type else "value"
                     self.unknown.setdefault((file, at), Unknown(found[1], file, one.location.line, at, what))
-                self._stubs.setdefault(f"{found[2] or ''}::{found[1]}", self._stub(file, at, found[1], found[2] or ""))
+                if not member:
+                    self._stubs.setdefault(f"{scope}::{found[1]}", self._stub(file, at, found[1], scope))
         return len(self.missing) + len(self._stubs) + len(self.folders) > before
 
     def notes(self, use: Any, target: Any) -> None:
         """Notes a use of a name whose declaration is only here because another use of it is undeclared."""
         place, file = use.location, target.location.file
-        is_unknown = file is not None and file.name == _UNKNOWN_NAMES and kind(target) != "NAMESPACE"
+        is_unknown = file is not None and file.name == UNKNOWN_NAMES and kind(target) != "NAMESPACE"
         of_author = re.fullmatch(r"(?!tunesmith_|operator\b)\w+", target.spelling)
         if is_unknown and of_author and place.file is not None and self.own(use):
             what: Any = "type" if kind(use) == "TYPE_REF" else "function" if kind(use) == "CALL_EXPR" else "value"
@@ -303,12 +316,18 @@ class Unit:
         return _inside(self._above[-1]) if self._above and (self._above[-1] / ".git").exists() else ()
 
     def _folder_above(self, header: str) -> list[Path]:
-        """The folder that has a header of this name, as builds give with -I: the nearest above, or the only one."""
+        """The folder that has a header of this name: the nearest above, or the project's that is nearest alone."""
         around = (place for one in self._above for place in (one, one / "include", one / "includes"))
         if near := [one for one in around if (one / header).is_file()]:
             return near[:1]
-        found = [one for one in self.files if one.endswith(f"/{header}")]
-        return [Path(found[0].removesuffix(f"/{header}"))] if len(found) == 1 else []
+        found = [Path(one.removesuffix(f"/{header}")) for one in self.files if one.endswith(f"/{header}")]
+        nearest = max(map(self.shared, found), default=0)
+        found = [one for one in found if self.shared(one) == nearest]
+        return found if len(found) == 1 else []
+
+    def shared(self, place: Path) -> int:
+        """How many folders a file or a folder of the project shares with the source."""
+        return len({*self._above} & {place, *place.parents})
 
     def _stub(self, file: str, at: int, name: str, within: str) -> str:
         """A declaration of `name` that fits its use in `file` at the byte `at`."""
@@ -358,7 +377,8 @@ class Unit:
         children = list(scope.get_children()) if scope else self.top
         # Behind some two thousand built-in ones, which are not walked each time.
         for one in children[0 if scope else bisect_left(children, True, key=self.own) :]:
-            if not self.own(one) or kind(one).startswith(("MACRO", "INCLUSION")):
+            # Names that a macro puts together stand in no file.
+            if not self.own(one) or one.extent.start.file is None or kind(one).startswith(("MACRO", "INCLUSION")):
                 continue
             outer = kind(one) == "UNEXPOSED_DECL" and self.written(one).startswith("extern")
             if outer or kind(one) in ("NAMESPACE", "LINKAGE_SPEC"):
@@ -459,14 +479,13 @@ class Unit:
             types |= {name: "int" for name in free if named[name] == "int"}
             told = dict(zip(names, instances[0], strict=False)) if instances else {}
             untold = tuple(one for one, bound in types.items() if bound is None and told.get(one) != named[one])
-            found = Entry(
-                template.spelling, declared, made, values, types, launched=named, untold=untold, guessed=guessed
-            )
+            columns = zip(names, itertools.zip_longest(texts, *instances, fillvalue=""), strict=False)
+            found = Entry(template.spelling, declared, made, values, types, (), dict(columns), untold, guessed)
             asked = found.particular
             kept = [[text for name, text in zip(names, one, strict=False) if name in asked] for one in instances]
             others = dict.fromkeys(", ".join(one) for one in kept[1:] if one != kept[0]) if not given else ()
             return replace(found, others=tuple(others))
-        why = next((f": {one.spelling}" for one in reversed(self.diagnostics)), "")
+        why = next((f": {one.spelling}" for one in reversed(self.diagnostics) if "tunesmith_" not in one.spelling), "")
         why = next((f": {one}" for one in faults if _NO_CLASS.search(one)), why)
         if missing := [one.name for one in self.unknown.values() if within(template, one.file, one.offset)]:
             used = ", ".join(dict.fromkeys(missing))
@@ -509,6 +528,12 @@ class Unit:
         """Parses again, with the instance of a template named behind the source: what clang has against it."""
         instance = f"{template.spelling}<{', '.join(arguments)}>"
         self.parse(self.scoped(f"auto tunesmith_entry = &{instance};", self.scope(template)))
+        if any("<overloaded function type>" in one.spelling for one in self.diagnostics):
+            # Of several templates of the name the type tells which.
+            given = ", ".join(self.written(one) for one in template.get_children() if kind(one).startswith("TEMPLATE_"))
+            pointer = f"template <{given}> using tunesmith_type = {template.type.spelling.replace('(', '(*)(', 1)};"
+            named = f"{pointer} tunesmith_type<{', '.join(arguments)}> tunesmith_entry = &{instance};"
+            self.parse(self.scoped(named, self.scope(template)))
         faults = [one.spelling for one in self.faults(lambda file, at: within(template, file, at))]
         return faults or ([] if self._instance(template) is not None else [instance])
 
@@ -639,9 +664,10 @@ def conditions(code: str, declared: str) -> list[str]:
 
 
 def satisfied(hidden: Sequence[str]) -> dict[str, str]:
-    """The macros of a build that satisfy conditions; those of compilers begin with two underscores."""
-    found = [one for one in map(_CONDITION.fullmatch, hidden) if one is not None]
-    return {one[1]: one[2] or "1" for one in found if not one[1].startswith("__")}
+    """The macros of a build that satisfy conditions, of which none negates one; compilers have `__NAMES__`."""
+    parts = [part for one in hidden for part in re.split(r"&&\s*!\s*defined[\s(]*\w+[\s)]*|&&", one)]
+    found = [one for part in parts if (one := _CONDITION.fullmatch(part.strip())) is not None]
+    return {one[1]: one[2] or "1" for one in found if not re.fullmatch("__\\w+__", one[1])}
 
 
 def _likely(one: Unknown, code: str, settled: bool) -> dict[str, str]:
@@ -650,7 +676,9 @@ def _likely(one: Unknown, code: str, settled: bool) -> dict[str, str]:
         whole = re.fullmatch("(u?)int(8|16|32|64)_t", one.name)
         lanes = re.search(r"(?<=[A-Za-z_])(2|4|8|16)$", one.name)
         plain = "int" if re.search("(?i)int|index|idx", one.name) else "float"
-        variables = "|".join(re.findall(rf"\b{one.name}\s+(?:__restrict__\s+)?(\w+)\s*[,;=)]", code)) or "0"
+        variables = "|".join(re.findall(rf"\b{one.name}\s+(?:__restrict__\s+)?(\w+)\s*[,;=)]", code)) or "(?!)"
+        if not lanes and re.search(rf"\b(?:{variables})\s*(?:\.|->)", code):
+            return {}
         indexed = re.search(rf"\b(?:{variables})\s*\[", code) and not re.search(rf"\b{one.name}\s*\*", code)
         named = whole[1] + _WHOLE[whole[2]] if whole else plain + (lanes[1] if lanes else "")
         return {one.name: named + ("*" if indexed else "")}

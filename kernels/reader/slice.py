@@ -18,6 +18,7 @@ from tunesmith.kernels.build.guard import HEADER_FOLDERS, HEADERS
 from tunesmith.kernels.reader.parse import (
     BUILTINS,
     FUNCTIONS,
+    UNKNOWN_NAMES,
     Entry,
     Unit,
     Unknown,
@@ -48,12 +49,14 @@ _HERE = "stub"
 @dataclass(frozen=True, slots=True)
 class Slice:
     """text: the source; unknown: undeclared names in it; types: the names in it of the types that the
-    task chooses; doubts: lines that clang does not understand, with its reasons."""
+    task chooses; doubts: lines that clang does not understand, with its reasons; undefined: names of variables and
+    functions of the device that it declares only."""
 
     text: str
     unknown: tuple[Unknown, ...]
     types: tuple[str, ...]
     doubts: tuple[str, ...] = ()
+    undefined: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,7 @@ class _Reached:
         self.macros: dict[str, list[Any]] = {}
         self.sections: set[str] = set()
         self.prints = False
+        self.undefined: dict[str, None] = {}
         self.builtin: dict[str, str] = {}
         self._places: dict[str, list[_Declared]] = {}
         self._named: dict[str, list[_Declared]] = {}
@@ -107,7 +111,8 @@ class _Reached:
         if cursor is None or cursor.location.file is None or kind(cursor) == "NAMESPACE":
             return
         if not self.unit.own(cursor):
-            self._builtin(cursor)
+            if cursor.location.file.name != UNKNOWN_NAMES:
+                self._builtin(cursor)
             return
         found = self._at(cursor.location.file.name, cursor.location.offset)
         if found is not None and (found.file, found.start) not in self.kept:
@@ -162,6 +167,10 @@ class _Reached:
                 definition = target.get_definition()
                 if definition is not None and definition != target:
                     self.add(definition)
+                made = definition or library().clang_getSpecializedCursorTemplate(target) or _table(target)
+                if not made and self.unit.own(target):
+                    of_device = {"CUDADEVICE_ATTR", "CUDACONSTANT_ATTR"} & {*map(kind, target.get_children())}
+                    self.undefined |= {target.spelling: None} if of_device else {}
 
     def _builtin(self, cursor: Any) -> None:
         section, name = self._section(cursor.location.line), cursor.spelling
@@ -246,6 +255,11 @@ class _Reached:
         return _balanced(self.unit.text(one.file)[one.start : one.end].decode(errors="replace"))
 
 
+def _table(variable: Any) -> bool:
+    """Whether it is constant memory of a known size."""
+    return "CUDACONSTANT_ATTR" in map(kind, variable.get_children()) and variable.type.get_size() > 0
+
+
 def _overloads(cursor: Any) -> Iterator[Any]:
     """The declarations that a name in a template, or in a `using`, stands for."""
     for one in (cursor, *(cursor.get_children() if kind(cursor) == "USING_DECLARATION" else ())):
@@ -315,9 +329,8 @@ def sliced(unit: Unit, entry: Entry) -> Slice:
             body = re.sub(rf"\bcub::{old}\b", new, body)
         # GCC's spelling, which nvcc knows and NVRTC does not.
         body = re.sub(r"\b__(asm|volatile)__\b", r"\1", body)
-    return Slice(
-        "\n".join([*head, *([""] if head else []), body, ""]), tuple(unknown), tuple(types.values()), tuple(doubts)
-    )
+    text = "\n".join([*head, *([""] if head else []), body, ""])
+    return Slice(text, tuple(unknown), tuple(types.values()), tuple(doubts), tuple(reached.undefined))
 
 
 def _order(unit: Unit) -> Callable[[str, int], tuple[int, ...]]:
@@ -366,6 +379,8 @@ def _declaration(reached: _Reached, one: _Declared) -> str:
         if kind(one.cursor) in FUNCTIONS and not {"CUDADEVICE_ATTR", "CUDAGLOBAL_ATTR"} & attributes:
             at = _after_template(text)
             text = f"{text[:at]}__device__ {text[at:]}"
+        elif kind(one.cursor) == "VAR_DECL" and one.cursor.get_definition() is None and _table(one.cursor):
+            text = re.sub(r"\bextern\b\s*", "", text)
         elif kind(one.cursor) == "VAR_DECL" and number and "constexpr" not in text and "__" not in text:
             text = f"constexpr {text}"
     return text

@@ -415,7 +415,7 @@ class TritonKernel:
                 continue
             if name in self.reading.pointers:
                 dtype = self._dtype(name) or types
-                facts.types |= {types: self.float} if dtype == types else {}
+                facts.types |= {types: (self.float,)} if dtype == types else {}
                 facts.parameters.append(Argument(name, Kind("pointer", 8, f"{dtype}*"), dtype, "", None))
                 continue
             value = self.constants.get(name)
