@@ -45,6 +45,7 @@ READING = frozenset({"__ldg", "__ldcs", "__ldca", "__ldcg", "__ldcv", "__ldlu"})
 LEFT, LAMBDA = LOOPS | {"switch"}, frozenset({"lambda"})
 """Statements that `break` or `continue` leave, and expressions that `return` does."""
 STATEMENTS = LOOPS | {"block", "declaration", "if", "switch", "return", "break", "nothing", "continue", "goto", "label"}
+QUALIFIERS = re.compile(r"\b(?:const|volatile|__(?:global|local|constant|private))\b\s*")
 _TEXT = re.compile(rb"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
 
 
@@ -147,7 +148,7 @@ class Symbol:
     def element(self) -> str:
         """Of a pointer or an array: the type of an element as written, without qualifiers."""
         inner = re.sub(r"\s*(?:\*[^*]*|\[\w*\])$", "", self.written)
-        return re.sub(r"\b(?:const|volatile|__global|__local|__constant|__private)\b\s*", "", inner).strip()
+        return QUALIFIERS.sub("", inner).strip()
 
     @property
     def pointer(self) -> bool:

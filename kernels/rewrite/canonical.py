@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from tunesmith.kernels.reader.parse import kind, split
-from tunesmith.kernels.reader.syntax import BUILTINS, LOOPS, WORK_ITEM, Kind, Node, Symbol, Syntax, builtin
+from tunesmith.kernels.reader.syntax import BUILTINS, LOOPS, QUALIFIERS, WORK_ITEM, Kind, Node, Symbol, Syntax, builtin
 from tunesmith.kernels.rewrite.edits import Edit, Span, insert, rendered, replace, span
 from tunesmith.kernels.rewrite.facts import AXES, Access, Facts, Loop, grid_size, may_end, name_of
 from tunesmith.kernels.rewrite.forms import Form
@@ -192,7 +192,8 @@ def _choices(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
         plain = plain and target.type.what in ("number", "float") and key(target) == key(branches[1].kids[0])
         if not plain or any(one.what in ("assign", "count", "call", "asm", "lambda") for one in node.kids[0].walk()):
             continue
-        first, second = (f"({target.type.spelling})({facts.text(one.kids[1])})" for one in branches)
+        cast = QUALIFIERS.sub("", target.type.spelling)
+        first, second = (f"({cast})({facts.text(one.kids[1])})" for one in branches)
         text = f"{facts.text(target)} = ({facts.text(node.kids[0])}) ? {first} : {second};"
         found.append(Edit(node.start, facts.syntax.end(node), (text,)))
     return found

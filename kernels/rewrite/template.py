@@ -107,7 +107,8 @@ def rewrite(task: Task, backend: BackendName = "cuda", only: Collection[str] | N
     if plain.parameters:
         return Rewritten(None, ("the baseline has parameters of its own",))
     subject = _subject(task, backend, facts, spread)
-    without = {one.name: f"the rule {one.name} was withdrawn" for one in RULES if only and one.name not in only}
+    withdrawn = [one.name for one in RULES if only is not None and one.name not in only]
+    without = {name: f"the rule {name} was withdrawn" for name in withdrawn}
     without |= {one.name: why for kind, why in odd.items() for one in RULES if one.name not in _KEEPING[kind]}
     if backend == "cuda" and not odd and (found := untiled(subject)) is not None:
         plainer = plain.model_copy(update={"source": found[0], "launch": found[1], "static_shared_bytes": "0"})

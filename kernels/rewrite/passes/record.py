@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from tunesmith.kernels.reader.syntax import LAMBDA, LEFT, WORK_ITEM, Node, Symbol, builtin
+from tunesmith.kernels.reader.syntax import LAMBDA, LEFT, QUALIFIERS, WORK_ITEM, Node, Symbol, builtin
 from tunesmith.kernels.rewrite.edits import Edit, Span
 from tunesmith.kernels.rewrite.facts import AXES, Facts
 from tunesmith.kernels.rewrite.forms import Form
@@ -18,7 +17,6 @@ from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.template import BackendName, LaunchGeometry, Parameter
 
 T = TypeVar("T")
-_QUALIFIERS = re.compile(r"\b(?:const|volatile|__(?:global|local|constant|private))\b")
 _SIGNS: Mapping[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "/"}
 """Of numbers that are not negative, as sizes are."""
 
@@ -236,7 +234,7 @@ class Subject:
         element, types = array.element, self.task.types.keys() | DTYPES.keys()
         found = element if element in self.task.types else C_TYPES.get(element, element)
         if found not in types and array.type.element is not None:
-            found = C_TYPES.get(_QUALIFIERS.sub("", array.type.element.spelling).strip(), "")
+            found = C_TYPES.get(QUALIFIERS.sub("", array.type.element.spelling).strip(), "")
         return found if found in types else ""
 
     @property

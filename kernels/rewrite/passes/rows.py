@@ -100,7 +100,7 @@ def _again(facts: Facts, rows: _Placed) -> str:
                 row = loop.bound * Form.number(places[0].record if places else 1)
                 apart = places[0].rest.times(outer.atom) if places else ZERO
                 # Threads of another axis have other rounds at the same time: rows that were not apart would race.
-                if not (apart.terms if outer.kind == "grid" else apart.over(row)):
+                if not places or not (apart.terms if outer.kind == "grid" else apart.over(row)):
                     return f"other rounds of a loop may have the same elements of {one.root.name}"
     return ""
 

@@ -261,6 +261,10 @@ OPENCL += [
         ("int i = get_global_id(0); if (i >= n) return; if (i % 3) { return; } y[i] = x[i];", ITEMS),
         ("int i = get_global_id(0); /* barrier(0) of __local */ if (i < n) *(y + i) = 2 * x[i];", ITEMS),
         ("int i = get_global_id(0); if (i < n) y[i] = 2 * x[i] + y[i] + x[n - 1 - i];", [*ITEMS, {"VEC": 4}]),
+        (
+            "x += 0 * n; int i; i = get_global_id(0); if (i < n) { if (x[i] > 0) y[i] = x[i]; else y[i] = 0; }",
+            [*ITEMS, {"VEC": 4}],
+        ),
     )
 ]
 

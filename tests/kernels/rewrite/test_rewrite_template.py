@@ -230,6 +230,10 @@ class TestWithRules:
         assert made.template is not None and why in made.refused["block_size"]
         assert tuple(made.template.default_config) == (*names, "MIN_BLOCKS")
 
+    def test_rules_may_be_withdrawn(self) -> None:
+        assert not rewrite(SAXPY, only=()).rules
+        assert list(rewrite(SAXPY, only=["launch_bounds"]).rules) == ["launch_bounds"]
+
     @staticmethod
     def with_line(line: str) -> Task:
         """A task whose kernel has one line more."""
