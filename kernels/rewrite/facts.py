@@ -640,7 +640,8 @@ class Facts:
         """B of a condition that says "@axis < B" with a B that is the same for all threads; else None."""
         coordinate, least = Form.atom(f"@{axis}"), condition.least or ZERO
         for atom in least.atoms:
-            whole, by = self.atoms[atom].parts if self.atoms[atom].op == "/" else (Form.atom(atom), ONE)
+            made = self.atoms.get(atom)
+            whole, by = made.parts if made is not None and made.op == "/" else (Form.atom(atom), ONE)
             rest = least.without(atom) + ONE
             # A whole quotient is below B where the number is below B times the divisor.
             if whole == coordinate and least.times(atom) == -ONE and self.reach(rest) == self.reach(by) == 0:

@@ -28,7 +28,7 @@ from tunesmith.kernels.spec.taskfile import load_task
 DATA = Path(__file__).resolve().parent.parent / "data"
 ENDLESS, CRASH, NO_COMPILE, WRONG, PAST_END, UNWRITTEN, INPUT, LONG_COMPILE = range(1, 9)
 QUICK = Precision(budget_seconds=0.02, min_samples=3)
-DEADLINES = Deadlines(compile=8.0, run=4.0, prepare=60.0, start=60.0)
+DEADLINES = Deadlines(compile=6.0, run=4.0, prepare=60.0, start=60.0)
 WORKLOAD = ("16384",)
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
