@@ -187,7 +187,7 @@ def read_kernel(
         why = "are not constant, but a launch gives the bytes of one: declare the others inside the kernel"
         obstacles.append(f"the elements of the local memory {' and '.join(passed)} {why}")
     if obstacles:
-        raise SourceError(f"{place}: " + "; ".join(dict.fromkeys(obstacles)) + ".")
+        raise SourceError(f"{place}: " + "; ".join(dict.fromkeys(obstacles)) + ".", incomplete=bool(unknown))
     renamed = dict(zip((one for one, bound in found.types.items() if bound is None), part.types, strict=True))
     facts.parameters = [replace(one, dtype=renamed.get(one.dtype, one.dtype)) for one in facts.parameters]
     facts.static = re.sub(r"(?<=sizeof\()\w+", lambda one: renamed.get(one[0], one[0]), facts.static)
@@ -239,8 +239,7 @@ def draft(
         try:
             return written(read_kernel(text, entry, where, folders, defines), where)
         except SourceError as error:
-            lacks = re.search("undeclared names|cannot be made", str(error))
-            waiting += _including(Path(where), text) if entry and lacks else []
+            waiting += _including(Path(where), text) if entry and error.incomplete else []
             if not waiting or time.process_time() - begun > MAX_SECONDS:
                 raise
 

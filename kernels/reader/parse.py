@@ -66,7 +66,11 @@ _WHOLE = {"8": "char", "16": "short", "32": "int", "64": "long"}
 
 
 class SourceError(TunesmithError):
-    """A source cannot be read as a kernel to tune."""
+    """A source cannot be read as a kernel to tune. incomplete: a file that includes it may have what it lacks."""
+
+    def __init__(self, message: str, *, incomplete: bool = False) -> None:
+        super().__init__(message)
+        self.incomplete = incomplete
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +286,7 @@ class Unit:
                 scope, at = found[3] or "", one.location.offset
                 member = scope and not found[2]
                 if member and {scope, f"::{scope}"} & self._stubs.keys():
-                    continue  # its class is what is not known
+                    continue  # its class is unknown
                 if not file.startswith(_EMPTY) and at < len(self.text(file)):
                     after = self.text(file)[at + len(found[1]) :]
                     declares = re.match(rb"\s+(?:\*\s*)?(?:const\s+|restrict\s+)?[A-Za-z_]\w*\s*[=;,)\[]", after)
@@ -493,7 +497,8 @@ class Unit:
         if guessed:
             why += f", and nothing says the value of {', '.join(guessed)}: give it with -D NAME=VALUE"
         instance = f"{'::'.join([*filter(None, self.scope(template)), template.spelling])}<{', '.join(texts)}>"
-        raise SourceError(f"{self.where}, line {template.location.line}: {instance} cannot be made{why}.")
+        where = f"{self.where}, line {template.location.line}"
+        raise SourceError(f"{where}: {instance} cannot be made{why}.", incomplete=True)
 
     def _values(
         self, template: Any, parameters: Sequence[Any], given: Sequence[str], launched: Sequence[str]

@@ -35,11 +35,11 @@ def canonical(
     read: Callable[[str], Syntax], code: str, launch: LaunchGeometry, values: Sequence[int | None] = ()
 ) -> tuple[Facts, LaunchGeometry]:
     """Facts of a source in the spelling that the passes know, and the launch of that. read: makes the syntax of a
-    source; launch: the task's; values: of the arguments, those that no workload changes. Raises `SourceError`."""
+    source; launch: the task's; values: the constant arguments', else None. Raises `SourceError`."""
     facts = Facts(read(code))
     extents = partial(_extents, values=values)
     words = (_called, _returned, _macros, _choices, _declarations, _barriers, _axes, _one_axis, extents)
-    for step in (*words, _loops, _rows, _advances, _begins, _sums):
+    for step in (*words, _loops, _rows, _advances, _moved_parameters, _sums):
         # Several times, as macros have macros in them, and loops loops.
         for _ in range(8):
             edits = [] if facts.oddities else step(facts, launch)
@@ -210,14 +210,18 @@ def _declarations(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
         late = {one.symbol: uses for one in made if (uses := _given_first(facts, one.symbol))}
         gone = len(late) == len(declaration.kids) and not any(one.kids for one in made)
         for symbol, uses in late.items():
-            name = symbol.name if gone else f"{symbol.name}_here"
-            while not gone and name.encode() in facts.syntax.code:
-                name += "_"
+            name = symbol.name if gone else _new_name(facts, f"{symbol.name}_here")
             found += [replace(one, f"{symbol.written} " * (one is uses[0]) + name) for one in uses]
         if gone:
             last = declaration.end
             found.append(Edit(declaration.start, facts.syntax.end(declaration), ()))
     return found
+
+
+def _new_name(facts: Facts, wanted: str) -> str:
+    while wanted.encode() in facts.syntax.code:
+        wanted += "_"
+    return wanted
 
 
 def _given_first(facts: Facts, symbol: Symbol) -> list[Node]:
@@ -429,7 +433,7 @@ def _distances(facts: Facts, loop: Loop, pointer: Symbol) -> list[Edit]:
     return found
 
 
-def _begins(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
+def _moved_parameters(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
     """A parameter that one statement of the body changes, as a variable from there on."""
     found = list[Edit]()
     for symbol, (by, *more) in facts.changed.items() if not facts.jumps else ():
@@ -438,10 +442,7 @@ def _begins(facts: Facts, launch: LaunchGeometry) -> list[Edit]:
         lambdas = any(above.what == "lambda" for one in uses for above, _ in one.above())
         if not once or lambdas or any(one.fixed for one in uses) or symbol.type.what not in ("number", "pointer"):
             continue
-        name = f"{symbol.name}_here"
-        while name.encode() in facts.syntax.code:
-            name += "_"
-        value = by.kids[1]
+        name, value = _new_name(facts, f"{symbol.name}_here"), by.kids[1]
         so_far = "" if by.op == "=" else f"{symbol.name} {by.op[:-1]} "
         found.append(replace(by, f"{symbol.written} {name} = {so_far}(", span(value), ")"))
         found += [replace(one, name) for one in uses if one.start >= by.end]
@@ -478,9 +479,7 @@ def _in_register(facts: Facts, block: Node, root: Symbol) -> list[Edit]:
     plain = plain and not any(one.node.parent is not None and one.node.parent.what == "address" for one in own)
     if not plain or any(one[0] == "?" for one in index.atoms) or any(may_end(one, block) for one, _ in region):
         return []
-    name, text = f"{root.name}_kept", facts.text(at)
-    while name.encode() in facts.syntax.code:
-        name += "_"
+    name, text = _new_name(facts, f"{root.name}_kept"), facts.text(at)
     declared, edits = f"{root.element} {name}", [replace(one.node, name) for one in own[1:]]
     if assigns and begin.op == "=" and not any(begin.kids[1].holds(one.node) for one in own):
         edits.append(replace(at, declared))

@@ -105,7 +105,7 @@ def places(
 
 
 def _part(facts: Facts, of: str, atom: str) -> Part | None:
-    """The part of a coordinate that an atom is, or that alone tells its value, as of what is read for a row."""
+    """The part of a coordinate that an atom is, or that alone determines it, as a row does a number read for it."""
     found = facts.part(Form.atom(of), frozenset({atom}))
     if found is not None or of not in facts.atoms:
         return found

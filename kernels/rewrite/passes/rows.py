@@ -144,8 +144,8 @@ def _asks_for_thread(facts: Facts, node: Node, loop: Loop, count: int) -> bool:
 
 
 def _varies(facts: Facts, symbol: Symbol, loop: Loop, count: int) -> bool:
-    """Whether a variable changes by the number of a thread, of those that take turns. What a group puts together is the
-    same for all of it."""
+    """Whether a variable depends on which thread takes a turn. A value that a group combines is the same for all of
+    it."""
     if symbol not in facts.changed or facts.counts_anew(symbol) or (facts.together and symbol.type.what != "number"):
         return False
     parts = [*facts.changed[symbol], *filter(None, [symbol.declared])]
