@@ -230,9 +230,11 @@ class _Arrays:
         outer, repeats = self._axes(place)
         count = _indices_of(self._data.task, place.argument, self._far.period.workload, self._far.workload)
         if repeats == 1 and count:
-            # Each index chooses the same element of any of the periods.
-            further = count * np.random.default_rng(SEED).integers(self._far.repeats, size=short.size)
-            short = short + device.xp.asarray(further.astype(short.dtype))
+            # Each index chooses the same element of any of the periods, every second one of the last, which is the
+            # only one that lies beyond 32 bits for certain.
+            periods = np.random.default_rng(SEED).integers(self._far.repeats, size=short.size)
+            periods[::2] = self._far.repeats - 1
+            short = short + device.xp.asarray((count * periods).astype(short.dtype))
         whole.reshape(outer, repeats, -1)[...] = short.reshape(outer, 1, -1)
         if device.xp is np:  # where the array is a copy
             device.write(buffer, whole.view(np.uint8))

@@ -56,6 +56,7 @@ __kernel void run(__global const int* ids, __global const float* table, __global
 """
 CHOICE = 'ids in int32 n | low = 0, high = "v - 1"; table in float32 v; out out float32 n; '
 CHOICE += "n scalar int32 n; v scalar int32 v"
+CHOICE_OF_ONE = CHOICE.replace("int32 n", "int32 1").replace("float32 n", "float32 1")
 DOUBLED, SUMMED = "2 * inputs['x']", "inputs['x'].cumsum().reshape(inputs['x'].shape)"
 CHOSEN = "inputs['table'][inputs['ids'].astype(int)]"
 
@@ -70,6 +71,7 @@ CHOSEN = "inputs['table'][inputs['ids'].astype(int)]"
         (ARRAYS, "d", SUMMED, SUMS, SUMS, Skipped),  # its results do not repeat
         (CHOICE, "v", CHOSEN, CHOOSES, CHOOSES, Passed),
         (CHOICE, "v", CHOSEN, CHOOSES, CHOOSES.replace("[ids", "[(ushort)ids"), WrongResult),
+        (CHOICE_OF_ONE, "v", CHOSEN, CHOOSES, CHOOSES.replace("[ids", "[(ushort)ids"), WrongResult),
     ],
 )
 def test_a_kernel_that_overflows_is_rejected_where_the_plain_one_does_not(
