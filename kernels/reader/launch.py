@@ -109,20 +109,21 @@ def _calls(
     its arguments. name: of the kernel, in quotes for the calls in front of launches that are not understood."""
     for call in walk(function):
         kids = list(call.get_children()) if kind(call) == "CALL_EXPR" else []
-        named = {one.spelling for at in kids[:2] for one in walk(at) if kind(one) != "CALL_EXPR"}
-        if name not in named:
+        by_function = call.spelling == "cudaLaunchKernel" and len(kids) > 4
+        by_mark = len(kids) > 1 and kids[1].spelling in ("cudaConfigureCall", "__cudaPushCallConfiguration")
+        if not (by_function or by_mark or (name.startswith('"') and len(kids) > 4)):
             continue
-        if call.spelling == "cudaLaunchKernel" and len(kids) > 4:
+        if name not in {one.spelling for at in kids[:2] for one in walk(at) if kind(one) != "CALL_EXPR"}:
+            continue
+        if by_function:
             grid, block, given, *more = kids[2:]
             arguments = _pointed(given, lowering)
-        elif len(kids) > 1 and kids[1].spelling in ("cudaConfigureCall", "__cudaPushCallConfiguration"):
+        elif by_mark:
             grid, block, *more = kids[1].get_arguments()
             arguments = [lowering.node(one) for one in kids[2:]]
-        elif name.startswith('"') and len(kids) > 4:
+        else:
             grid, block, *more = kids[2:5]
             arguments = [lowering.node(one) for one in kids[5:]]
-        else:
-            continue
         shared = next((one for one in more[:1] if one.extent.start.offset and constant(one) != 0), None)
         bytes_ = None if shared is None else lowering.node(shared)
         yield call, (lowering.node(grid), lowering.node(block), bytes_), arguments

@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tunesmith.kernels.reader.parse import (
     Entry,
     Unit,
     Unknown,
+    built_in,
     closed,
     doubt,
     kind,
@@ -143,7 +145,7 @@ class _Reached:
 
     def _at(self, file: str, offset: int) -> _Declared | None:
         of_file = self._places.get(file, [])
-        at = bisect_right([one.start for one in of_file], offset)
+        at = bisect_right(of_file, offset, key=attrgetter("start"))
         around = [one for one in of_file[max(0, at - 8) : at] if one.start <= offset < one.end]
         return max(around, key=lambda one: one.end - one.start, default=None)
 
@@ -152,13 +154,12 @@ class _Reached:
             return
         self._seen.add(cursor.hash)
         for one in walk(cursor):
-            # An operator in a template may belong to any class; the instance tells to which.
-            if not one.spelling.startswith("operator"):
-                for overload in _overloads(one):
-                    # Where a name is undeclared, the call in the instance tells whether it is this one.
-                    unknown = any(within(overload, one.file, one.offset) for one in self.unit.unknown.values())
-                    if self.unit.own(overload) and not unknown:
-                        self.add(overload)
+            for overload in _overloads(one):
+                # An operator in a template may belong to any class, and a call with an undeclared name may be another;
+                # the instance tells.
+                unknown = any(within(overload, one.file, one.offset) for one in self.unit.unknown.values())
+                if self.unit.own(overload) and not unknown and not one.spelling.startswith("operator"):
+                    self.add(overload)
             target = one.referenced
             self.prints |= one.spelling == "printf"
             if target is not None and target != one:
@@ -203,10 +204,11 @@ class _Reached:
 
     def _add_macros(self) -> None:
         """The macros in all that is kept, and the declarations that their expansions need are in the tree already."""
-        defined: dict[str, list[Any]] = {}
+        macros = built_in(self.unit.language).macros
+        defined = {name: [one] for name, one in macros.items() if one.location.file is not None}
         used: list[str] = []
         for one in self.unit.top:
-            if kind(one) == "MACRO_DEFINITION" and one.location.file is not None:
+            if kind(one) == "MACRO_DEFINITION":
                 defined.setdefault(one.spelling, []).append(one)
             elif (
                 kind(one) == "MACRO_INSTANTIATION"
