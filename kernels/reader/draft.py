@@ -195,7 +195,7 @@ def read_kernel(
         known_types = (C_TYPES[one] for one in found.launched.get(name, ()) if one in C_TYPES)
         facts.types[new] = tuple(dict.fromkeys(known_types)) or ("float32",)
     for name in (one for one in found.untold if one in renamed):
-        facts.ask("types", f"the types of {renamed[name]}, with which no launch of the source makes the kernel")
+        facts.ask(renamed[name], f"the types of {renamed[name]}, which no launch in the source names")
     return ReadKernel(found.name, backend, Slice(text, part.unknown, part.types), facts)
 
 
@@ -320,8 +320,8 @@ def _types(facts: Facts) -> list[str]:
     if not facts.types:
         return []
     lines = ["# The data types that you use the template with; the first one is meant where a workload names none."]
-    asked = _mark(facts.questions.get("types", ()))
-    return [*lines, "[types]", *(f"{name} = [{_quoted(dtypes)}]{asked}" for name, dtypes in facts.types.items()), ""]
+    asked = {name: _mark(facts.questions.get(name, ())) for name in facts.types}
+    return [*lines, "[types]", *(f"{name} = [{_quoted(of)}]{asked[name]}" for name, of in facts.types.items()), ""]
 
 
 def _unset(read: ReadKernel) -> str:

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tunesmith.kernels.reader.launch import HostLaunch, launches, trimmed
-from tunesmith.kernels.reader.parse import Entry, Unit, kind, uncommented, walk
+from tunesmith.kernels.reader.parse import Entry, Unit, kind, split, uncommented, walk
 from tunesmith.kernels.reader.run import FEW_TURNS, MAX_TURNS, Array, Run
 from tunesmith.kernels.reader.shapes import fit, values
 from tunesmith.kernels.reader.syntax import Kind, Lowering, kind_of
@@ -316,25 +316,35 @@ class _Search:
         self.sets = self._sets(_SMALL) if len(grid_axes) > 2 else self.sets
         given = [one.block for one in found if all(text and text.isdigit() for text in one.block)]
         fixed = _declared_block(self.unit, self.entry) or tuple(int(one or 1) for one in (given[0] if given else ()))
+        where, written, stated = ("the source", found[0].written, ()) if found else self._written_launch()
         placed = [dict(zip(threads, one, strict=False)) for one in BLOCKS[len(threads)]]
-        blocks = [fixed] if fixed else [tuple(one.get(axis, 1) for axis in "xyz") for one in placed]
+        usual = [tuple(one.get(axis, 1) for axis in "xyz") for one in placed]
+        blocks = [fixed] if fixed else [*([stated] if len(stated) == len(threads) else []), *usual]
         best: tuple[tuple[int, ...], list[Run], Sequence[int]] | None = None
         several = [self.sets, self._sets(_SMALL, 16)] if len(threads) > 1 else [self.sets]
         for block, sets in itertools.product(blocks, several):
             runs, grid = self._tried(block, grid_axes, sets)
             best = best or (block, runs, grid)
-            if self._suits(runs):
+            # Where a guard leaves one block, which elements others have in common does not show.
+            longer = self._sets(_TINY, 64)[:1] if len(threads) == 1 and len(blocks) > 1 else []
+            if suits := self._suits(runs) and self._suits([self._run(one, grid, block) for one in longer]):
                 best, self.sets = (block, runs, grid), sets
                 break
         assert best is not None
         self._cover(*best, grid_axes)
-        host = found[0].written if found else ""
-        where, written = ("the source", host) if host else self._written_launch()
+        divisors = re.findall(r"ceil_div\([^()]*, (\w+)\)", " ".join(self.facts.grid))
+        if (of_block := [one for one in divisors if one in self.whole]) and not suits:
+            # Blocks of any other size have elements in common.
+            self.whole.remove(of_block[0])
+            self.facts.values[of_block[0]] = str(prod(best[0]))
+            self.facts.ask(of_block[0], f"whether {of_block[0]} is the number of threads of a block")
+            return self.guess(found)
         self.facts.ask("launch", f"the launch, as {where} has {f'<<<{written}>>>' if written else 'none'}")
 
-    def _written_launch(self) -> tuple[str, str]:
+    def _written_launch(self) -> tuple[str, str, tuple[int, ...]]:
         """The first launch in the text of the source, also inside macros, or else of the project's other files, the
-        nearest first: its file, and the text between its angle brackets, empty without a launch."""
+        nearest first: its file, the text between its angle brackets, empty without a launch, and its block, empty where
+        that is no number."""
         name, call = rf"\b{self.entry.name}\b", r"\bcudaLaunchKernel\w*\s*\([^;,]*"
         launch = re.compile(rf"{name}[^;{{}}()]*<<<([^;]*?)>>>|{call}{name}\s*(?:<[^;()]*>)?\s*,([^;]*?,[^;]*?),")
         others = [Path(one) for one in sorted(self.unit.files) if one.endswith(_SOURCES)]
@@ -343,8 +353,10 @@ class _Search:
         texts = itertools.chain([("the source", self.unit.code)], read)
         for file, text in texts:
             if self.entry.name in text and (one := launch.search(uncommented(text))) is not None:
-                return file, " ".join((one[1] or one[2]).replace("\\\n", " ").split())
-        return "the source", ""
+                written = " ".join((one[1] or one[2]).replace("\\\n", " ").split())
+                block = _numbers([*self.unit.texts, text], split(written)[1:2])
+                return file, written, block
+        return "the source", "", ()
 
     def _tried(self, block: tuple[int, ...], axes: Sequence[str], sets: Sets) -> tuple[list[Run], Sequence[int]]:
         grid, runs = [1, 1, 1], list[Run]()
@@ -688,8 +700,20 @@ def _declared_block(unit: Unit, entry: Entry) -> tuple[int, ...]:
     demanded = re.search(r"reqd_work_group_size\s*\(([^()]*)\)", head) or re.search(
         r"__launch_bounds__\s*\(\s*(\w+)", head
     )
-    macros = dict(re.findall(r"#[ \t]*define[ \t]+(\w+)[ \t]+(\d+)", "\n".join(unit.texts))) | unit.defines
-    found = [macros.get(one.strip(), one.strip()) for one in demanded[1].split(",")] if demanded else []
+    return (
+        _numbers(
+            [*unit.texts, *(f"#define {name} {text}" for name, text in unit.defines.items())], demanded[1].split(",")
+        )
+        if demanded
+        else ()
+    )
+
+
+def _numbers(texts: Sequence[str], written: Sequence[str]) -> tuple[int, ...]:
+    """Numbers, or names of macros and constants for them; empty where one is neither."""
+    named = r"(?:#[ \t]*define[ \t]+|\bconst(?:expr)?\b[\w \t]*[ \t])(\w+)[ \t=]+\(?(\d+)\b"
+    known = dict(re.findall(named, "\n".join(texts)))
+    found = [known.get(one.strip(), one.strip()) for one in written]
     return tuple(map(int, found)) if all(map(str.isdigit, found)) else ()
 
 

@@ -66,7 +66,7 @@ class Array:
     """The accesses of a run to an array. element: bytes of one; lanes: elements of a vector, or structure, that it is
     made of; reach: elements from its begin, as far as they are known, in whole vectors; open: whether an index is not
     known; negative: whether one may be; read, written: at all; early: read before it was written for certain; collides:
-    whether two threads write an element; assigned: by element, whether one did; lost: why the run lost track."""
+    whether two threads may write an element; assigned: by element, whether one did; lost: why the run lost track."""
 
     element: int
     lanes: int = 1
@@ -533,7 +533,9 @@ class Run:
             return (true & two[0], maybe & two[1]) if node.op == "&&" else (true | two[0], maybe | two[1])
         a, b = self.value(left), self.value(right)
         if isinstance(a, Span) and isinstance(b, Span):
-            if right.value is None and left.value is None:
+            # What equals a number that is read somewhere is no length.
+            measures = node.op not in ("==", "!=") or (a.known and b.known)
+            if right.value is None and left.value is None and measures:
                 self.steering |= a.names | b.names
             return compare(node.op, a, b)
         if isinstance(a, Pointer) != isinstance(b, Pointer):
@@ -727,8 +729,8 @@ class Run:
         if writes and certain and offset.known:
             places = np.broadcast_to(offset.low, self.count) // array.element
             self.last = [(array, width, np.where(here, places, -1))]
+            array.collides |= len(np.unique(places[here])) < int(here.sum())
             exact = places[self.sure & here]
-            array.collides |= len(np.unique(exact)) < len(exact)
             for at in range(width):
                 chosen = exact + at
                 array.assigned[chosen[(chosen >= 0) & (chosen < len(array.assigned))]] = True

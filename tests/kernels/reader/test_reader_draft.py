@@ -198,6 +198,26 @@ class TestLaunch:
     def test_what_is_not_said_is_asked(self, host: str, question: str) -> None:
         assert f"# FILL: {question}" in line("#define OK(a) a\n" + PLAIN + of_host(host), "launch")
 
+    @pytest.mark.parametrize(
+        ("stride", "head", "tail", "launched"),
+        [
+            ("128", "", "", "[128]"),
+            ("B", "#define B (96)\n#define RUN(m, l) m l(0);\n", "N RUN(k, <<<n, B>>>) }", "[96]"),
+            ("t", "", "", "[256]"),
+        ],
+    )
+    def test_blocks_write_nothing_twice(self, stride: str, head: str, tail: str, launched: str) -> None:
+        code = PLAIN.replace("blockDim.x", stride).replace("int n", "int n, int t") + of_host(tail)
+        grid = f'["ceil_div(n, {launched[1:-1]})"]'
+        assert f"grid = {grid}, block = {launched} }}  # FILL: the launch" in line(head + code, "launch")
+        if stride == "t":
+            assert 'value = "256" },  # FILL: whether t is the number of threads of a block' in line(code, "t")
+
+    def test_a_number_that_is_looked_for_is_no_size(self) -> None:
+        code = PLAIN.replace("int n", "int n, int of").replace("float* x", "float* x, const int* kinds")
+        code = code.replace("i < n", "i < n && kinds[i] == of")
+        assert 'value = "1" },  # FILL: the value of of' in line(code, "of")
+
     def test_a_block_that_shared_memory_has_room_for(self) -> None:
         code = PLAIN.replace("    if", "    __shared__ float all[128];\n    all[threadIdx.x] = 1;\n    if")
         assert "block = [128]" in line(code, "launch")
