@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -158,7 +158,7 @@ class Run:
     def follow(self, statements: Node) -> None:
         """Runs the kernel's body."""
         try:
-            self._framed("return", lambda: self.statement(statements))
+            self._framed("return", lambda: self.statement(_with_sides(statements)))
         except Stopped:
             self.stopped = True
 
@@ -891,6 +891,19 @@ def _variable(pointer: Any) -> Any:
     """The variable that a pointer points to; None for others."""
     roots = list(pointer.targets) if isinstance(pointer, Pointer) else []
     return roots[0] if len(roots) == 1 and isinstance(roots[0], tuple) else None
+
+
+def _with_sides(body: Node) -> Node:
+    """The body of a kernel with `if (a) { b; return; } c` as `if (a) { b; } else { c }`, whose sides may store alike."""
+    for at, one in enumerate(body.kids):
+        if one.what != "if" or len(one.kids) != 2:
+            continue
+        taken = one.kids[1].kids if one.kids[1].what == "block" else one.kids[1:]
+        if taken and taken[-1].what == "return":
+            then = replace(one.kids[1], what="block", kids=taken[:-1])
+            sides = [one.kids[0], then, _with_sides(replace(body, kids=body.kids[at + 1 :]))]
+            return replace(body, kids=[*body.kids[:at], replace(one, kids=sides)])
+    return body
 
 
 _STATEMENTS: dict[str, Callable[[Run, Node], Any]] = {
