@@ -894,7 +894,7 @@ def _variable(pointer: Any) -> Any:
 
 
 def _with_sides(body: Node) -> Node:
-    """The body of a kernel with `if (a) { b; return; } c` as `if (a) { b; } else { c }`, whose sides may store alike."""
+    """A kernel's body with `if (a) { b; return; } c` as `if (a) { b; } else { c }`, whose sides may store alike."""
     for at, one in enumerate(body.kids):
         if one.what != "if" or len(one.kids) != 2:
             continue
