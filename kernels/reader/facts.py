@@ -48,6 +48,8 @@ TRIED_BLOCKS = {1: (40, 160), 2: (8,), 3: (6,)}
 """Blocks along each axis of a grid that is not known, by the number of axes."""
 MAX_CHEAP = 400
 """Steps of a kernel that is run on a larger grid as well."""
+MAX_DIM3 = 3
+"""Names and brackets around the extents of a block."""
 MANY_BLOCKS = 32
 """A constant extent of a grid, above which fewer blocks are run."""
 MAX_READ = 10_000
@@ -316,7 +318,8 @@ class _Search:
         self.sets = self._sets(_SMALL) if len(grid_axes) > 2 else self.sets
         given = [one.block for one in found if all(text and text.isdigit() for text in one.block)]
         fixed = _declared_block(self.unit, self.entry) or tuple(int(one or 1) for one in (given[0] if given else ()))
-        where, written, stated = ("the source", found[0].written, ()) if found else self._written_launch()
+        where, written, stated = self._written_launch()
+        where, written = ("the source", found[0].written) if found else (where, written)
         placed = [dict(zip(threads, one, strict=False)) for one in BLOCKS[len(threads)]]
         usual = [tuple(one.get(axis, 1) for axis in "xyz") for one in placed]
         blocks = [fixed] if fixed else [*([stated] if len(stated) == len(threads) else []), *usual]
@@ -343,19 +346,20 @@ class _Search:
 
     def _written_launch(self) -> tuple[str, str, tuple[int, ...]]:
         """The first launch in the text of the source, also inside macros, or else of the project's other files, the
-        nearest first: its file, the text between its angle brackets, empty without a launch, and its block, empty where
-        that is no number."""
-        name, call = rf"\b{self.entry.name}\b", r"\bcudaLaunchKernel\w*\s*\([^;,]*"
-        launch = re.compile(rf"{name}[^;{{}}()]*<<<([^;]*?)>>>|{call}{name}\s*(?:<[^;()]*>)?\s*,([^;]*?,[^;]*?),")
+        nearest first: its file, its grid and block, empty without a launch, and the numbers of the block, none where it
+        has others."""
+        name, call = rf"\b{self.entry.name}\b", r"\w*[lL]aunchKernel\w*\s*\([^;,]*"
+        launch = re.compile(rf"{name}[^;{{}}()]*<<<([^;]*?)>>>|{call}{name}\s*(?:<[^;()]*>)?[\s)]*,([^;]*)")
         others = [Path(one) for one in sorted(self.unit.files) if one.endswith(_SOURCES)]
         others.sort(key=self.unit.shared, reverse=True)
         read = ((one.name, one.read_text("utf-8", errors="replace")) for one in others[:MAX_READ])
         texts = itertools.chain([("the source", self.unit.code)], read)
         for file, text in texts:
-            if self.entry.name in text and (one := launch.search(uncommented(text))) is not None:
-                written = " ".join((one[1] or one[2]).replace("\\\n", " ").split())
-                block = _numbers([*self.unit.texts, text], split(written)[1:2])
-                return file, written, block
+            if self.entry.name in text and (one := launch.search(plain := uncommented(text))) is not None:
+                parts = split((one[1] or one[2]).replace("\\\n", " "))
+                written = ", ".join(parts if one[1] else parts[:2])
+                block = _extents(parts[1], plain[: one.start()]) if len(parts) > 1 else []
+                return file, written, _numbers([*self.unit.texts, text], block)
         return "the source", "", ()
 
     def _tried(self, block: tuple[int, ...], axes: Sequence[str], sets: Sets) -> tuple[list[Run], Sequence[int]]:
@@ -707,6 +711,21 @@ def _declared_block(unit: Unit, entry: Entry) -> tuple[int, ...]:
         if demanded
         else ()
     )
+
+
+def _extents(block: str, before: str) -> list[str]:
+    """The extents of a block that a launch names, as the text before it sets them."""
+    parts = [block]
+    for _ in range(MAX_DIM3):
+        name = re.escape(parts[0])
+        set_to = re.findall(rf"\bdim3\b[^;]*?\b{name}\s*(?:=\s*dim3\s*)?[({{]([^;]*?)[)}}]\s*[;,]", before)
+        inside = re.fullmatch(r"(?:dim3\s*)?[({](.*)[)}]", parts[0])
+        if len(parts) > 1 or not (set_to or inside):
+            break
+        parts = split(inside[1] if inside else set_to[-1])
+    while len(parts) > 1 and parts[-1] == "1":
+        parts.pop()
+    return parts
 
 
 def _numbers(texts: Sequence[str], written: Sequence[str]) -> tuple[int, ...]:

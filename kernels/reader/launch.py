@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, TypeVar
 
-from tunesmith.kernels.reader.parse import Entry, Unit, body, constant, kind, split, uncommented, walk
+from tunesmith.kernels.reader.parse import UNKNOWN_NAMES, Entry, Unit, body, constant, kind, split, uncommented, walk
 from tunesmith.kernels.reader.syntax import NOTHING, Lowering, Node, Symbol
 from tunesmith.kernels.spec.expression import FUNCTIONS as TASK_FUNCTIONS
 from tunesmith.kernels.spec.expression import ExpressionError, parse
@@ -178,12 +178,15 @@ class _Host:
                 self._set.setdefault(node.symbol, []).extend(node.kids)
             elif node.what in ("assign", "count"):
                 self._assigned(node)
-            elif node.what == "call":
-                # What a function may set has no value that is known here.
-                own = node.cursor.referenced is not None and lowering.unit.own(node.cursor.referenced)
-                changes = node.symbol.references if own else frozenset[int]()
-                lent = (one for at, one in enumerate(node.kids[1:]) if one.what == "address" or at in changes)
-                self._lent |= {_unwrapped(one).symbol for one in lent}
+            elif node.what == "call" or any(one.type.spelling.startswith("<overloaded") for one in node.kids[:1]):
+                # What a function may set has no value that is known here. In a template clang may not know which it is.
+                called = node.cursor.referenced
+                own = called is not None and lowering.unit.own(called)
+                unknown = called is None or (not own and str(called.location.file) == UNKNOWN_NAMES)
+                for at, one in enumerate(node.kids[1:]):
+                    by_name = unknown and _unwrapped(one).type.spelling.endswith("dim3")
+                    if one.what == "address" or by_name or (own and at in node.symbol.references):
+                        self._lent.add(_unwrapped(one).symbol)
 
     def values(self) -> dict[str, str]:
         """The kernel's parameters that the function computes from others of them."""

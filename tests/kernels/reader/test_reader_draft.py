@@ -25,6 +25,7 @@ KERNEL = """__global__ void k(const float* x, float* y, int n) {
 }
 """
 PLAIN = KERNEL.replace("BODY", "x[i]")
+GENERIC = "template <class D> void f(D d) { dim3 g, b; known(g, b, d.n); k<<<g, b>>>(d.x, d.x, d.n); }"
 SAXPY = """
 __global__ void saxpy(float a, const float* in, float* y, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -196,6 +197,13 @@ class TestLaunch:
             ("N int g = up(n) / 2; k<<<g, 64>>>(x, x, n); }", "whether g is a size of its own, which the source"),
             ("N dim3 g, b; spread(n, &g, &b); k<<<g, b>>>(x, x, n); }", "the launch, as the source has <<<g, b>>>"),
             (SPREAD + "N int b = 1; spread(b); k<<<n, b>>>(x, x, n); }", "the block, which the source launches with b"),
+            ("N dim3 g, b; known(g, b, n); k<<<g, b>>>(x, x, n); }", "the launch, as the source has <<<g, b>>>"),
+            (f"void known(dim3& a, dim3& b, int n);\n{GENERIC}", "the launch, as the source has <<<g, b>>>"),
+            ("N dim3 b(8, 1); dim3 g = up(n); k<<<g, b>>>(x, x, n); }", "the launch, as the source has <<<g, b>>>"),
+            (
+                "N hipLaunchKernelGGL((k), dim3(n), dim3(8), 0, 0, x, x, n); }",
+                "the launch, as the source has <<<dim3(n), ",
+            ),
         ],
     )
     def test_what_is_not_said_is_asked(self, host: str, question: str) -> None:
@@ -206,6 +214,13 @@ class TestLaunch:
         [
             ("128", "", "", "[128]"),
             ("B", "#define B (96)\n#define RUN(m, l) m l(0);\n", "N RUN(k, <<<n, B>>>) }", "[96]"),
+            ("blockDim.x", "constexpr int B = 32;\n", "N dim3 b(B, 1), g = up(n); k<<<g, b>>>(x, x, n, n); }", "[32]"),
+            (
+                "blockDim.x",
+                "",
+                "N dim3 b(512); hipLaunchKernelGGL((k), dim3(up(n)), dim3(b), 0, 0, x, x, n, 1); }",
+                "[512]",
+            ),
             ("t", "", "", "[256]"),
         ],
     )
