@@ -507,11 +507,11 @@ def require_bounds(task: Task, limits: DeviceLimits, source: str) -> int:
 
 
 def by_turns(names: Sequence[str]) -> list[Any]:
-    """Each name on one kind of device by turns; with the slow tests all on both."""
+    """Every third name on one kind of device by turns; with the slow tests all on both."""
     every = itertools.product(enumerate(names), enumerate((GPU, CPU)))
     marks = {True: (), False: pytest.mark.slow}
     return [
-        pytest.param(name, limits, id=f"{name} {limits.kind}", marks=marks[at % 2 == place])
+        pytest.param(name, limits, id=f"{name} {limits.kind}", marks=marks[at % 6 == 3 * place])
         for (at, name), (place, limits) in every
     ]
 
