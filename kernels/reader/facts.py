@@ -484,7 +484,28 @@ class _Search:
                 self._array(one, runs, shapes.get(one.name), again)
         self._memory(runs, again)
         self._unfix(again)
+        self._require_neighbours()
         self._flatten()
+
+    def _require_neighbours(self) -> None:
+        """Requires a size of two where with one the kernel leaves an array in which it stays otherwise."""
+        usual = self.sets[0] if self.sets else {}
+        for size in self.facts.sizes if self._stays(usual) else ():
+            if size in usual and self._stays({**usual, size: 1}) is False:
+                self.facts.requires.append(f"{size} >= 2")
+
+    def _stays(self, sizes: Mapping[str, int]) -> bool | None:
+        """Whether the kernel stays within its arrays; None where that is not known."""
+        self.left = BUDGET // 8
+        run = self._launched(sizes, sizes) if sizes else None
+        if run is None or run.stopped:
+            return None
+        with contextlib.suppress(ExpressionError):
+            reached = [(run.arrays[name], dims) for name, dims in self.facts.shapes.items() if name in run.arrays]
+            ends = [prod(values(one, [sizes])[0] for one in dims) for _, dims in reached]
+            inside = (not one.negative and one.reach <= end for (one, _), end in zip(reached, ends, strict=True))
+            return None if any(one.open or one.lost for one, _ in reached) else all(inside)
+        return None
 
     def _flatten(self) -> None:
         """Where each thread has an element and nothing bounds them, they are counted instead of blocks."""

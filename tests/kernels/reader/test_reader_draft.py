@@ -231,6 +231,13 @@ class TestLaunch:
         if stride == "t":
             assert 'value = "256" },  # FILL: whether t is the number of threads of a block' in line(code, "t")
 
+    @pytest.mark.parametrize(
+        ("before", "required"), [("i ? i - 1 : i + 1", ['requires = ["n >= 2"]']), ("i ? i - 1 : i", []), ("i", [])]
+    )
+    def test_a_size_of_one_has_no_neighbours(self, before: str, required: list[str]) -> None:
+        task = files(KERNEL.replace("BODY", f"x[i] + x[{before}]"), None)["task.toml"]
+        assert [line for line in task.splitlines() if line.startswith("requires")] == required
+
     def test_a_number_that_is_looked_for_is_no_size(self) -> None:
         code = PLAIN.replace("int n", "int n, int of").replace("float* x", "float* x, const int* kinds")
         code = code.replace("i < n", "i < n && kinds[i] == of")
