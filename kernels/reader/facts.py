@@ -346,8 +346,8 @@ class _Search:
 
     def _written_launch(self) -> tuple[str, str, tuple[int, ...]]:
         """The first launch in the text of the source, also inside macros, or else of the project's other files, the
-        nearest first: its file, its grid and block, empty without a launch, and the numbers of the block, none where it
-        has others."""
+        nearest first: its file, its grid and block, empty without a launch, and the block's extents, empty where one
+        is no number."""
         name, call = rf"\b{self.entry.name}\b", r"\w*[lL]aunchKernel\w*\s*\([^;,]*"
         launch = re.compile(rf"{name}[^;{{}}()]*<<<([^;]*?)>>>|{call}{name}\s*(?:<[^;()]*>)?[\s)]*,([^;]*)")
         others = [Path(one) for one in sorted(self.unit.files) if one.endswith(_SOURCES)]
@@ -725,13 +725,10 @@ def _declared_block(unit: Unit, entry: Entry) -> tuple[int, ...]:
     demanded = re.search(r"reqd_work_group_size\s*\(([^()]*)\)", head) or re.search(
         r"__launch_bounds__\s*\(\s*(\w+)", head
     )
-    return (
-        _numbers(
-            [*unit.texts, *(f"#define {name} {text}" for name, text in unit.defines.items())], demanded[1].split(",")
-        )
-        if demanded
-        else ()
-    )
+    if demanded is None:
+        return ()
+    given = [f"#define {name} {text}" for name, text in unit.defines.items()]
+    return _numbers([*unit.texts, *given], demanded[1].split(","))
 
 
 def _extents(block: str, before: str) -> list[str]:

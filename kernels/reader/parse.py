@@ -157,9 +157,9 @@ def constant(cursor: Any) -> int | float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _BuiltIn:
-    """The built-in declarations as a precompiled header, read in an eighth of the time, in a folder that goes with
-    the process. macros: by name."""
+class BuiltIn:
+    """The built-in declarations of a language. header: precompiled, which is read in an eighth of the time; macros: by
+    name; folder: of the header, which goes with the process."""
 
     header: str
     macros: Mapping[str, Any]
@@ -167,7 +167,8 @@ class _BuiltIn:
 
 
 @lru_cache
-def built_in(language: str) -> _BuiltIn:
+def built_in(language: str) -> BuiltIn:
+    """Those that stand ahead of every source. Raises `SourceError` where there is no room for the header."""
     folder = tempfile.TemporaryDirectory(prefix="tunesmith-builtins-")
     header, options = str(Path(folder.name) / "builtins.pch"), [*_OPTIONS[language], *_QUIET]
     try:
@@ -176,7 +177,7 @@ def built_in(language: str) -> _BuiltIn:
     except (clang.TranslationUnitLoadError, clang.TranslationUnitSaveError) as error:
         raise SourceError(f"libclang cannot write {header} ({error}): give TMPDIR a folder with room.") from error
     macros = (one for one in tree.cursor.get_children() if kind(one) == "MACRO_DEFINITION")
-    return _BuiltIn(header, {one.spelling: one for one in macros}, folder)
+    return BuiltIn(header, {one.spelling: one for one in macros}, folder)
 
 
 @lru_cache(maxsize=1)
