@@ -37,8 +37,8 @@ _NOT_OWN = (_EMPTY, *map(str, BUILTINS.values()))
 UNKNOWN_NAMES = f"{_EMPTY}/unknown.cuh"
 """The declarations that fit any use of names that nothing declares."""
 MAX_ROUNDS, MAX_SECONDS = 24, 15.0
-"""How often a file is parsed until each name in it is declared, and a processor's time for all of it: usual is 0.1 s
-each."""
+"""How often a file is parsed until each name in it is declared, and a processor's time for all of it, and again for a
+slice: usual is 0.1 s each."""
 MAX_FREE_TYPES = 4
 """Types of a template that nothing binds, of which each is tried as a float and as an integer."""
 MAX_ABOVE = 6

@@ -7,6 +7,7 @@ the headers of its author, in the order in which a compiler meets them. The rest
 from __future__ import annotations
 
 import re
+import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,8 +20,10 @@ from tunesmith.kernels.build.guard import HEADER_FOLDERS, HEADERS
 from tunesmith.kernels.reader.parse import (
     BUILTINS,
     FUNCTIONS,
+    MAX_SECONDS,
     UNKNOWN_NAMES,
     Entry,
+    SourceError,
     Unit,
     Unknown,
     built_in,
@@ -95,6 +98,7 @@ class _Reached:
             of_file.sort(key=lambda one: (one.start, -one.end))
         self._seen: set[int] = set()
         self._special: list[Any] = []
+        self._deadline = time.process_time() + MAX_SECONDS
         self.add(entry.declared)
         head = set(_WORD.findall(unit.written(entry.declared).partition("{")[0])) - {*entry.values, *entry.types}
         for cursor in unit.declarations():
@@ -153,6 +157,9 @@ class _Reached:
         if cursor.hash in self._seen:
             return
         self._seen.add(cursor.hash)
+        if time.process_time() > self._deadline:
+            why = f"what the kernel uses takes more than {MAX_SECONDS:.0f} s to follow"
+            raise SourceError(f"{self.unit.where}: {why}: move the kernel and its functions into a file of their own.")
         for one in walk(cursor):
             for overload in _overloads(one):
                 # An operator in a template may belong to any class, and a call with an undeclared name may be another;

@@ -282,6 +282,11 @@ class TestSlice:
         assert baseline(f"{host}\n{PLAIN}").strip() == 'extern "C" ' + PLAIN.strip()
         assert compiles(nvrtc, f"{host}\n{PLAIN}")
 
+    def test_a_kernel_that_is_not_followed_in_time_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("tunesmith.kernels.reader.slice.MAX_SECONDS", 0.0)
+        with pytest.raises(SourceError, match="to follow: move the kernel"):
+            read_kernel(PLAIN, None, "my.cu")
+
     def test_what_it_uses_stays_in_order(self, nvrtc: Any) -> None:
         code = """#include <cooperative_groups.h>
         #include <cstdint>
