@@ -230,8 +230,8 @@ class _Arrays:
         outer, repeats = self._axes(place)
         count = _indices_of(self._data.task, place.argument, self._far.period.workload, self._far.workload)
         if repeats == 1 and count:
-            # Each index chooses the same element of any of the periods, every second one of the last, which is the
-            # only one that lies beyond 32 bits for certain.
+            # Each index chooses the same element of any period. Every second one chooses the last period, as only that
+            # is certain to lie beyond 32 bits.
             periods = np.random.default_rng(SEED).integers(self._far.repeats, size=short.size)
             periods[::2] = self._far.repeats - 1
             short = short + device.xp.asarray((count * periods).astype(short.dtype))

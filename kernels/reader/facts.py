@@ -322,7 +322,10 @@ class _Search:
         where, written = ("the source", found[0].written) if found else (where, written)
         placed = [dict(zip(threads, one, strict=False)) for one in BLOCKS[len(threads)]]
         usual = [tuple(one.get(axis, 1) for axis in "xyz") for one in placed]
-        blocks = [fixed] if fixed else [*([stated] if len(stated) == len(threads) else []), *usual]
+        if not 1 <= prod(fixed) <= 1024:
+            fixed = ()
+        possible = len(stated) == len(threads) and 1 <= prod(stated) <= 1024
+        blocks = [fixed] if fixed else [*([stated] if possible else []), *usual]
         best: tuple[tuple[int, ...], list[Run], Sequence[int]] | None = None
         several = [self.sets, self._sets(_SMALL, 16)] if len(threads) > 1 else [self.sets]
         for block, sets in itertools.product(blocks, several):
@@ -346,8 +349,8 @@ class _Search:
 
     def _written_launch(self) -> tuple[str, str, tuple[int, ...]]:
         """The first launch in the text of the source, also inside macros, or else of the project's other files, the
-        nearest first: its file, its grid and block, empty without a launch, and the block's extents, empty where one
-        is no number."""
+        nearest first: its file, its grid and block, empty without a launch, and the block's extents, empty unless they
+        are numbers."""
         name, call = rf"\b{self.entry.name}\b", r"\w*[lL]aunchKernel\w*\s*\([^;,]*"
         launch = re.compile(rf"{name}[^;{{}}()]*<<<([^;]*?)>>>|{call}{name}\s*(?:<[^;()]*>)?[\s)]*,([^;]*)")
         others = [Path(one) for one in sorted(self.unit.files) if one.endswith(_SOURCES)]
@@ -748,8 +751,8 @@ def _extents(block: str, before: str) -> list[str]:
 
 def _numbers(texts: Sequence[str], written: Sequence[str]) -> tuple[int, ...]:
     """Numbers, or names of macros and constants for them; empty where one is neither."""
-    named = r"(?:#[ \t]*define[ \t]+|\bconst(?:expr)?\b[\w \t]*[ \t])(\w+)[ \t=]+\(?(\d+)\b"
-    known = dict(re.findall(named, "\n".join(texts)))
+    head, end = r"(?:#[ \t]*define[ \t]+|\bconst(?:expr)?\b[\w \t]*[ \t])", r"(?=[ \t]*\)?[ \t]*(?:[;,\r\n]|/[/*]|\Z))"
+    known = dict(re.findall(rf"{head}(\w+)[ \t=]+\(?(\d+){end}", "\n".join(texts)))
     found = [known.get(one.strip(), one.strip()) for one in written]
     return tuple(map(int, found)) if all(map(str.isdigit, found)) else ()
 

@@ -69,7 +69,7 @@ _WHOLE = {"8": "char", "16": "short", "32": "int", "64": "long"}
 
 
 class SourceError(TunesmithError):
-    """A source cannot be read as a kernel to tune. incomplete: a file that includes it may have what it lacks."""
+    """A source cannot be read as a kernel to tune. incomplete: a file that includes it may declare more."""
 
     def __init__(self, message: str, *, incomplete: bool = False) -> None:
         super().__init__(message)
@@ -168,7 +168,7 @@ class BuiltIn:
 
 @lru_cache
 def built_in(language: str) -> BuiltIn:
-    """Those that stand ahead of every source. Raises `SourceError` where there is no room for the header."""
+    """The declarations ahead of every source. Raises `SourceError` where there is no room for the header."""
     folder = tempfile.TemporaryDirectory(prefix="tunesmith-builtins-")
     header, options = str(Path(folder.name) / "builtins.pch"), [*_OPTIONS[language], *_QUIET]
     try:

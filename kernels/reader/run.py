@@ -533,7 +533,7 @@ class Run:
             return (true & two[0], maybe & two[1]) if node.op == "&&" else (true | two[0], maybe | two[1])
         a, b = self.value(left), self.value(right)
         if isinstance(a, Span) and isinstance(b, Span):
-            # What equals a number that is read somewhere is no length.
+            # A parameter that is only compared with data, such as a tag, is not a length.
             measures = node.op not in ("==", "!=") or (a.known and b.known)
             if right.value is None and left.value is None and measures:
                 self.steering |= a.names | b.names

@@ -112,7 +112,6 @@ def test_errors_imports_and_writes_beyond_arrays_leave_nothing_out(device: Any, 
     assert any("64 (drawn)" in step or "96 (drawn)" in step for step in passed(found))
 
 
-@pytest.mark.slow
 def test_what_slow_references_leave_no_time_for_is_told(device: Any) -> None:
     begun = time.monotonic()
     found = verdict(task(before=f"x.size > 100 and x.size != {SIZE} and time.sleep(600)"), device, check=5.0)
@@ -132,7 +131,6 @@ def test_what_slow_references_leave_no_time_for_is_told(device: Any) -> None:
     assert sum(step.startswith("own, ") for step in passed(found)) > 4, "its own are not made up"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "why", "check"),
     [
@@ -140,7 +138,7 @@ def test_what_slow_references_leave_no_time_for_is_told(device: Any) -> None:
         # before, however slowly this machine starts processes.
         ("if (n == 1) *(volatile global int*)0 = 1;", "SIGSEGV", 200.0),
         # The deadline depends on whether an earlier step has loaded the kernel: twenty seconds in the first.
-        (f"while (n > 700 && n != {SIZE}) ;", "exceeded its deadline", 60.0),
+        pytest.param(f"while (n > 700 && n != {SIZE}) ;", "exceeded its deadline", 60.0, marks=pytest.mark.slow),
     ],
     ids=["crash", "hang"],
 )

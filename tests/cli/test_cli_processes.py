@@ -237,7 +237,7 @@ def test_killed_and_resumed(end: End, command: Any, tmp_path: Path, kind: str, l
     ("kind", "number"),
     [
         # While Ray starts, and while the device's roofs are measured.
-        pytest.param("gcs_server", signal.SIGTERM, marks=pytest.mark.slow),
+        ("gcs_server", signal.SIGTERM),
         ("baseline", signal.SIGINT),
         *(
             pytest.param(kind, signal.SIGINT, marks=pytest.mark.slow)
@@ -291,7 +291,6 @@ def alive(pids: set[int]) -> set[int]:
     return left
 
 
-@pytest.mark.slow
 def test_a_cluster_has_a_token_also_in_a_program_that_imported_ray_before(environment: dict[str, str]) -> None:
     own = {name: value for name, value in environment.items() if not name.startswith("RAY_")}
     begin = "import os\nfrom tunesmith.actors.ray_cluster import cluster\n"

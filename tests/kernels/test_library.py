@@ -168,8 +168,7 @@ def check_cuda(name: str, target: str, dtype: str, count: int, seed: int) -> Non
     ("name", "target"),
     [
         ("gemm", "sm_75"),  # It chooses its templates by the architecture; the others are the same source everywhere.
-        *((name, "sm_90") for name in TASKS[::3]),
-        *(pytest.param(name, "sm_90", marks=pytest.mark.slow) for name in TASKS if name not in TASKS[::3]),
+        *((name, "sm_90") for name in TASKS),
         *(pytest.param(name, target, marks=pytest.mark.slow) for name in TASKS for target in ("sm_75", "sm_80")),
     ],
 )

@@ -251,7 +251,6 @@ def test_what_changes_brought_to_other_kernels_is_told_in_prompts(
     assert any(one.changes.get("template branch", 0) > 1 for one in kept)
 
 
-@pytest.mark.slow
 def test_an_ablation_compares_templates_by_authors_who_saw_the_kit_with_those_by_others(
     server: FakeOpenAI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -214,6 +214,9 @@ class TestLaunch:
         [
             ("128", "", "", "[128]"),
             ("B", "#define B (96)\n#define RUN(m, l) m l(0);\n", "N RUN(k, <<<n, B>>>) }", "[96]"),
+            ("128", "constexpr int B = 2 * 64;\n", "N dim3 b(B), g = up(n); k<<<g, b>>>(x, x, n, n); }", "[128]"),
+            ("128", "#define B 4096\n", "N dim3 b(B), g = up(n); k<<<g, b>>>(x, x, n, n); }", "[128]"),
+            ("128", "#define B 0\n", "N dim3 b(B), g = up(n); k<<<g, b>>>(x, x, n, n); }", "[128]"),
             ("blockDim.x", "constexpr int B = 32;\n", "N dim3 b(B, 1), g = up(n); k<<<g, b>>>(x, x, n, n); }", "[32]"),
             (
                 "blockDim.x",
