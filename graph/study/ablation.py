@@ -67,7 +67,8 @@ class ArmResult:
 @dataclass(frozen=True, slots=True)
 class Difference:
     """How many times faster `better` is than `than`: the ratio of geometric means, with Student's t interval of the
-    mean difference of logarithms over repeats of one seed. by_shape: compares the best for each workload."""
+    mean difference of logarithms, over repeats of one seed or over tasks. by_shape: compares the best for each
+    workload."""
 
     by_shape: bool
     better: str
@@ -78,7 +79,7 @@ class Difference:
 
 
 def ablate(
-    task: str | Path,
+    tasks: Sequence[str | Path],
     *,
     folder: Path,
     arms: Sequence[str] = ARMS,
@@ -87,12 +88,13 @@ def ablate(
     listener: Listener = silent,
     models: ModelsOf | None = None,
     **settings: Any,
-) -> tuple[list[ArmResult], list[Difference]]:
-    """Runs every arm `repeats` times in `folder` and compares them; finished runs are read, interrupted ones resumed.
+) -> dict[str, tuple[list[ArmResult], list[Difference]]]:
+    """Runs every arm `repeats` times for each task and compares them; finished runs are read, interrupted ones resumed.
 
-    settings: of `tune`; each repeat has a seed of its own, the same for all arms. calls: limit on the model calls of a
-    run. Arms without a search go on for as many rounds as they have calls or evaluations. models: of your own; else the
-    settings name them. Where runs wait for answers, all others go on before `Waiting` is raised.
+    folder: of the runs; several tasks have one each in it. settings: of `tune`; each repeat has a seed of its own, the
+    same for all arms. calls: limit on the model calls of a run. Arms without a search go on for as many rounds as they
+    have calls or evaluations. models: of your own; else the settings name them. Where runs wait for answers, all others
+    go on before `Waiting` is raised.
     """
     unknown = [arm for arm in arms if arm.removesuffix(WITHOUT_KIT) not in ARMS]
     if unknown or not arms or len(set(arms)) < len(arms):
@@ -102,33 +104,55 @@ def ablate(
         raise TunesmithError(f"--repeats: give at least 1, not {repeats}.")
     if models is None and settings.get("model", "none") == "none":
         raise TunesmithError("--model: an ablation compares ways to use a model; name a model.")
-    _agree(folder, {"task": str(task), "arms": list(arms), "repeats": repeats, "calls": calls, "settings": settings})
-    results: dict[str, list[Repeat]] = {arm: [] for arm in arms}
-    waiting: list[str] = []
-    # Repeat by repeat, so that what drifts (temperature, neighbours) drifts for all arms alike.
-    for repeat, arm in product(range(1, repeats + 1), arms):
-        name = f"{arm}-{repeat}"
-        listener(Progress("ablate", f"{name} of {repeats}"))
-        own = None if models is None else models(name)
-        try:
-            if (folder / name / "journal.sqlite").is_file():
-                found = resume(folder / name, as_recorded=True, listener=listener, models=own)
-            else:
-                values = _settings_of(str(task), name, repeat, calls, settings)
-                if own is None and calls is not None:
-                    values["max_calls"] = calls
-                found = tune(str(task), run_dir=folder / name, listener=listener, models=own, **values)
-            results[arm].append(_repeat_of(found))
-        except Waiting as wait:
-            waiting.append(str(wait.requests or f"{name} ({str(wait).rstrip('.')})"))
-        except JournalError as error:
-            raise JournalError(f"{folder / name}: {error}") from error
+    places = {str(task): _place(str(task)) if len(tasks) > 1 else "" for task in tasks}
+    if len(set(places.values())) < len(tasks):
+        raise TunesmithError("TASK: the folders of several tasks have the same name; give each an ablation of its own.")
+    found, waiting = {}, []
+    for task, place in places.items():
+        wanted = {**settings, **_own_files(settings, place)}
+        question = {"task": task, "arms": list(arms), "repeats": repeats, "calls": calls, "settings": wanted}
+        _agree(folder / place, question)
+        results: dict[str, list[Repeat]] = {arm: [] for arm in arms}
+        # Repeat by repeat, so that what drifts (temperature, neighbours) drifts for all arms alike.
+        for repeat, arm in product(range(1, repeats + 1), arms):
+            run = folder / place / f"{arm}-{repeat}"
+            name = str(run.relative_to(folder))
+            listener(Progress("ablate", f"{name} of {repeats}"))
+            own = None if models is None else models(name)
+            try:
+                if (run / "journal.sqlite").is_file():
+                    result = resume(run, as_recorded=True, listener=listener, models=own)
+                else:
+                    values = _settings_of(task, run.name, repeat, calls, wanted)
+                    if own is None and calls is not None:
+                        values["max_calls"] = calls
+                    result = tune(task, run_dir=run, listener=listener, models=own, **values)
+                results[arm].append(_repeat_of(result))
+            except Waiting as wait:
+                waiting.append(str(wait.requests or f"{name} ({str(wait).rstrip('.')})"))
+            except JournalError as error:
+                raise JournalError(f"{run}: {error}") from error
+        if all(len(done) == repeats for done in results.values()):
+            found[task] = compare(results)
     if waiting:
         raise Waiting(
             f"{len(waiting)} run(s) wait: answer {', '.join(waiting)} (OpenAI's batch API, `vllm run-batch`, or by "
             f"hand), put the answers into {ANSWERS} beside each, then run the same ablation again."
         )
-    return compare(results)
+    return found
+
+
+def _place(task: str) -> str:
+    """The folder's name of one task among several."""
+    path = Path(task)
+    return path.parent.resolve().name if path.name == "task.toml" else path.resolve().name
+
+
+def _own_files(settings: Mapping[str, Any], place: str) -> dict[str, str]:
+    """The setting `model` with a folder of its own, where answers come from files: runs ask the same questions by
+    name."""
+    kind, colon, where = str(settings.get("model", "")).partition(":")
+    return {"model": f"{kind}:{Path(where) / place}"} if colon and kind in ("batch", "replay") else {}
 
 
 def _settings_of(task: str, name: str, repeat: int, calls: int | None, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,11 +172,7 @@ def _settings_of(task: str, name: str, repeat: int, calls: int | None, settings:
         cap = chosen.max_calls if calls is None else calls
         most = chosen.evaluations if cap is None else cap
         values["rounds"] = min(chosen.evaluations, max(1, math.ceil(most / a_round)), 1000)
-    kind, colon, where = str(values.get("model", "")).partition(":")
-    if colon and kind in ("batch", "replay"):
-        # Runs ask the same questions by name, so each has a folder of its own.
-        values["model"] = f"{kind}:{Path(where) / name}"
-    return values
+    return values | _own_files(values, name)
 
 
 def _repeat_of(result: RunResult) -> Repeat:
@@ -177,19 +197,33 @@ def _repeat_of(result: RunResult) -> Repeat:
 
 def compare(runs: Mapping[str, Sequence[Repeat]]) -> tuple[list[ArmResult], list[Difference]]:
     """Means, intervals and pairwise differences, on logarithms: speed-ups multiply."""
-    results, differences = [], []
+    results = []
     speedups = {arm: [math.log(repeat.speedup) for repeat in repeats] for arm, repeats in runs.items()}
     by_shape = {arm: [math.log(repeat.by_shape) for repeat in repeats] for arm, repeats in runs.items()}
     for arm, repeats in runs.items():
         spread = math.exp(stdev(speedups[arm])) if len(repeats) > 1 else None
         mean, low, high = _interval(speedups[arm])
         results.append(ArmResult(arm, tuple(repeats), mean, math.exp(fmean(by_shape[arm])), spread, low, high))
-    for logs, (one, other) in product((speedups, by_shape), combinations(runs, 2)):
+    return results, _differences(speedups, by_shape)
+
+
+def over_tasks(results: Sequence[Sequence[ArmResult]]) -> list[Difference]:
+    """The differences of arms over several tasks, each of which counts by its geometric means. results: the same arms
+    for each task."""
+    arms = [one.arm for one in results[0]]
+    means = {arm: [math.log(task[at].mean) for task in results] for at, arm in enumerate(arms)}
+    return _differences(means, {arm: [math.log(task[at].by_shape) for task in results] for at, arm in enumerate(arms)})
+
+
+def _differences(speedups: Mapping[str, Sequence[float]], by_shape: Mapping[str, Sequence[float]]) -> list[Difference]:
+    """speedups, by_shape: logarithms of each arm, of the same repeats or tasks in the same order."""
+    differences = []
+    for logs, (one, other) in product((speedups, by_shape), combinations(speedups, 2)):
         gaps = [a - b for a, b in zip(logs[one], logs[other], strict=False)]
         if fmean(gaps) < 0:
             one, other, gaps = other, one, [-gap for gap in gaps]
         differences.append(Difference(logs is by_shape, one, other, *_interval(gaps)))
-    return results, differences
+    return differences
 
 
 def _interval(logs: Sequence[float]) -> tuple[float, float | None, float | None]:

@@ -54,10 +54,11 @@ _UNKNOWN = re.compile(
 _CONDITION = re.compile(r"(?:#if(?:def)?)?\s*(?:defined)?[\s(]*([A-Za-z_]\w*)[\s)]*(?:==\s*(\w+)\s*)?(?:/[/*].*)?")
 """A condition that one macro satisfies, and the value with which it does."""
 _DECLARED = (
-    r"^[ \t]*#[ \t]*define[ \t]+{name}\b|(?:\btypedef\b[^;{{}}]*|\}})\s*\b{name}\s*;|"
-    r"^\w[^\n;={{}}#]*\b{name}\s*\([^;{{}}]*\)\s*\{{|\bconstant\b[^;={{}}]*\b{name}\b[^;=(]*="
+    r"^[ \t]*(?:#[ \t]*define[ \t]+{name}\b|using\s+{name}\s*=)|(?:\btypedef\b[^;{{}}]*|\}})\s*\b{name}\s*;|"
+    r"^\w[^\n;={{}}#]*\b{name}\s*\([^;{{}}]*\)\s*\{{|\bconstant\b[^;={{}}]*\b{name}\b[^;=(]*=|"
+    r"\benum\b[^;{{}}]*\{{[^;{{}}]*\b{name}\b"
 )
-"""The declaration of a name as a macro, a type, a function or a constant."""
+"""The declaration of a name as a macro, a type, a function, a constant or an enumerator."""
 _RAW_STRING = re.compile(r'R"(\w*)\((.*?)\)\1"', re.DOTALL)
 _KERNEL = re.compile(r"\b(?:__)?kernel\s+(?:__attribute__|void)\b")
 _NO_CLASS = re.compile(r"type '(?:float|int)' is not a (?:function|structure)|subscripted value is not an array")
@@ -233,7 +234,8 @@ class Unit:
         for one in unknown:
             declared = f"(?m){_DECLARED.format(name=one.name)}"
             macros = [given for text in self.texts if (given := satisfied(conditions(text, declared)))]
-            likely |= macros[0] if macros else _likely(one, self.code, settled) if guesses else {}
+            untried = next((given for given in macros if given.keys() - self.proposed), macros and macros[0])
+            likely |= untried or (_likely(one, self.code, settled) if guesses else {})
         more = {} if ahead else {name: text for name, text in likely.items() if name not in self.proposed}
         if found := bool(ahead or more):
             self.ahead, self.proposed = [*ahead, *self.ahead], self.proposed | more
@@ -518,8 +520,11 @@ class Unit:
             return replace(found, others=tuple(others))
         why = next((f": {one.spelling}" for one in reversed(self.diagnostics) if "tunesmith_" not in one.spelling), "")
         why = next((f": {one}" for one in faults if _NO_CLASS.search(one)), why)
-        if missing := [one.name for one in self.unknown.values() if within(template, one.file, one.offset)]:
-            used = ", ".join(dict.fromkeys(missing))
+        if missing := [one for one in self.unknown.values() if within(template, one.file, one.offset)]:
+            place = template.extent.start.offset
+            if self.adopts(missing, guesses=False):
+                return self._bound(next(one for one in self.kernels() if one.extent.start.offset == place), given)
+            used = ", ".join(dict.fromkeys(one.name for one in missing))
             why = f", as it uses undeclared names: {used}; name with -I the folders of its headers, or macros with -D"
         if guessed:
             why += f", and nothing says the value of {', '.join(guessed)}: give it with -D NAME=VALUE"
@@ -683,7 +688,7 @@ def doubt(fault: Any) -> str:
 def conditions(code: str, declared: str) -> list[str]:
     """The conditions of the preprocessor that leave a declaration, a regular expression, out."""
     found, around = re.search(declared, code), list[str]()
-    above = code[: found.start()] if found is not None else ""
+    above = code[: found.end()] if found is not None else ""
     for word, rest in re.findall(r"(?m)^[ \t]*#[ \t]*(if\w*|el\w*|endif)\b[ \t]*(.*)", above):
         if not word.startswith("if"):
             before = around.pop() if around else ""
@@ -696,8 +701,10 @@ def conditions(code: str, declared: str) -> list[str]:
 
 
 def satisfied(hidden: Sequence[str]) -> dict[str, str]:
-    """The macros of a build that satisfy conditions, of which none negates one; compilers have `__NAMES__`."""
-    parts = [part for one in hidden for part in re.split(r"&&\s*!\s*defined[\s(]*\w+[\s)]*|&&", one)]
+    """The macros of a build that satisfy conditions, of alternatives the first, of which none negates one; compilers
+    have `__NAMES__`."""
+    first = [one.partition("||")[0] for one in hidden]
+    parts = [part for one in first for part in re.split(r"&&\s*!\s*defined[\s(]*\w+[\s)]*|&&", one)]
     found = [one for part in parts if (one := _CONDITION.fullmatch(part.strip())) is not None]
     return {one[1]: one[2] or "1" for one in found if not re.fullmatch("__\\w+__", one[1])}
 

@@ -55,7 +55,8 @@ def refused(one: Parameter, used: Collection[str]) -> str:
     array = f"`{'const ' if kind.const else ''}{{}}* {one.name}`"
     name = bare(inner.spelling if inner is not None else kind.spelling)
     if name == "void":
-        return f"is a void pointer: declare it with the type of its elements, such as {array.format('float')}"
+        plain, bytes_ = array.format("float"), array.format("unsigned char")
+        return f"is a void pointer: declare it with the type of its elements, such as {plain}, or {bytes_} if packed"
     if texture or "image" in kind.spelling or "sampler" in kind.spelling:
         return "holds an image or a texture, which no argument can be: read and write arrays instead, such as `float*`"
     record = one.cursor.type.get_canonical()

@@ -39,7 +39,7 @@ from tunesmith.kernels.spec.template import Scalar
     seed="Seed of the first repeat; the next ones count up from it.",
 )
 def ablate(
-    task: TaskArgument,
+    tasks: Annotated[list[str], typer.Argument(metavar="TASK...", help="Folders, task.toml files or library tasks.")],
     arms: Annotated[str, typer.Option(help="Some of rewrite, template, template+search, tree; or ARM-without-kit.")] = (
         "rewrite,template,template+search,tree"
     ),
@@ -48,7 +48,10 @@ def ablate(
         int | None, typer.Option(min=1, help="Number of model calls that each run may make (default: no limit).")
     ] = None,
     out: Annotated[
-        Path, typer.Option(help="The folder of the runs; given again, the comparison continues there.")
+        Path,
+        typer.Option(
+            help="The folder of the runs, with several tasks one for each; given again, the comparison goes on there."
+        ),
     ] = Path("runs/ablation"),
     settings: SettingsFile = None,
     as_json: Json = False,
@@ -58,11 +61,14 @@ def ablate(
     chosen = (read_settings(settings) if settings is not None else {}) | given(options)
     names = [arm.strip() for arm in arms.split(",") if arm.strip()]
     with redirect_stdout(sys.stderr), view() as listener:
-        found = study.ablate(task, folder=out, arms=names, repeats=repeats, calls=calls, listener=listener, **chosen)
+        found = study.ablate(tasks, folder=out, arms=names, repeats=repeats, calls=calls, listener=listener, **chosen)
+    over = study.over_tasks([arms for arms, _ in found.values()]) if len(found) > 1 else []
     record = {
-        "task": task,
-        "arms": [asdict(arm) for arm in found[0]],
-        "differences": [asdict(one) for one in found[1]],
+        "tasks": {
+            task: {"arms": [asdict(arm) for arm in arms], "differences": [asdict(one) for one in differences]}
+            for task, (arms, differences) in found.items()
+        },
+        "over_tasks": [asdict(one) for one in over],
         "settings": {**chosen, "calls": calls, "repeats": repeats},
         "interval": f"Student's t, {study.CONFIDENCE:.0%}, of the logarithms of the speed-ups",
     }
@@ -70,9 +76,12 @@ def ablate(
     (out / "ablation-result.json").write_text(text, encoding="utf-8")
     if as_json:
         sys.stdout.write(text)
-    else:
-        print_ablation(task, *found)
-        echo(f"Runs and ablation-result.json: {out}")
+        return
+    for task, result in found.items():
+        print_ablation(task, *result)
+    for one in over:
+        print_difference(one, f"Over {len(found)} tasks, ")
+    echo(f"Runs and ablation-result.json: {out}")
 
 
 def _tokens(repeat: Repeat) -> str:
@@ -97,9 +106,15 @@ def print_ablation(task: str, arms: Sequence[ArmResult], differences: Sequence[D
     if any(not repeat.valid for arm in arms for repeat in arm.repeats):
         echo("* no valid configuration: counted as 1.00x, as the baseline stays in use.")
     for one in differences:
-        interval = "" if one.low is None else f", 95 % {one.low:.2f} to {one.high:.2f}"
-        where = "With the best for each shape, " if one.by_shape else ""
-        echo(f"{where}{one.better} is {one.ratio:.2f}x as fast as {one.than}{interval}.")
+        print_difference(one)
+
+
+def print_difference(one: Difference, over: str = "") -> None:
+    """A sentence."""
+    interval = "" if one.low is None else f", 95 % {one.low:.2f} to {one.high:.2f}"
+    where = "with the best for each shape, " if one.by_shape else ""
+    said = f"{over}{where}{one.better} is {one.ratio:.2f}x as fast as {one.than}{interval}."
+    echo(said[0].upper() + said[1:])
 
 
 def exhaust(

@@ -1,6 +1,7 @@
 """Ablations: the arms and their equal budgets, the figures, and that no work is done twice."""
 
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from model_runs import RAW, SOURCE, Script, Scripted, branch, explain, plan, rew
 from tunesmith.cli.commands.studies import print_ablation
 from tunesmith.graph.models.calls import ModelCall, ModelFailed, Waiting
 from tunesmith.graph.roles.templater import RewriteAnswer
-from tunesmith.graph.study.ablation import Repeat, ablate, compare
+from tunesmith.graph.study.ablation import Repeat, ablate, compare, over_tasks
 from tunesmith.hw.errors import TunesmithError
 
 CALLS = 6
@@ -39,19 +40,24 @@ def script(call: ModelCall) -> Any:
     return {"plan": plan(branch(moves=[f"move {number}"])), "explain": explain()}[call.role]
 
 
+SMALL: dict[str, Any] = {
+    "backend": "opencl", "strategy": "random", "evaluations": 12, "rounds": 2, "explain": False,
+}  # fmt: skip
+
+
+def models_of(folder: Path, answers: Script) -> Any:
+    return lambda name: Capped(answers, folder.parent / f"{folder.name}-{name.replace('/', '-')}.ledger")
+
+
 def run(folder: Path, asked: list[ModelCall] | None = None, answers: Script = script, **options: Any) -> Any:
     def noting(call: ModelCall) -> Any:
         if asked is not None:
             asked.append(call)
         return answers(call)
 
-    def models(name: str) -> Any:
-        return Capped(noting, folder.parent / f"{folder.name}-{name}.ledger")
-
-    settings: dict[str, Any] = {"backend": "opencl", "strategy": "random", "evaluations": 12, "rounds": 2}
-    settings |= {"explain": False, "arms": ["template+search", "template", "rewrite"]}
-    arms, _ = ablate(RAW, folder=folder, **{"calls": CALLS, "repeats": 2, "models": models, **settings, **options})
-    return arms
+    settings = {**SMALL, "models": models_of(folder, noting), "arms": ["template+search", "template", "rewrite"]}
+    found = ablate([RAW], folder=folder, **{"calls": CALLS, "repeats": 2, **settings, **options})
+    return found[str(RAW)][0]
 
 
 @pytest.mark.usefixtures("simulation")
@@ -127,6 +133,23 @@ class TestArms:
         assert said.startswith("2 run(s) wait: answer ") and said.endswith("then run the same ablation again.")
         assert "resume" not in said and ". " not in said
 
+    def test_several_tasks_have_a_folder_each_and_count_alike(self, tmp_path: Path) -> None:
+        copy = tmp_path / "copies" / "other"
+        shutil.copytree(Path(RAW).parents[1] / "scale_add", copy.parent / "scale_add")
+        shutil.copytree(Path(RAW).parent, copy)
+        options: dict[str, Any] = {"arms": ["rewrite", "template"], "repeats": 1, "models": models_of(tmp_path, script)}
+        found = ablate([RAW, copy], folder=tmp_path / "a", calls=2, **SMALL, **options)
+        assert list(found) == [str(RAW), str(copy)]
+        assert {path.parent.name for path in (tmp_path / "a").glob("*/ablation.json")} == {
+            Path(RAW).parent.name,
+            "other",
+        }
+        ((alone, _),) = ablate([copy], folder=tmp_path / "a" / "other", calls=2, **SMALL, **options).values()
+        both = [[arm.mean for arm in arms] for arms in (alone, found[str(copy)][0])]
+        assert both[0] == both[1], "a task's folder is an ablation of its own"
+        with pytest.raises(TunesmithError, match="TASK: the folders of several tasks have the same name"):
+            ablate([RAW, Path(RAW).parent], folder=tmp_path / "b", calls=2, **SMALL, **options)
+
     def test_another_question_in_the_same_folder_is_refused_and_so_are_mistakes(self, tmp_path: Path) -> None:
         run(tmp_path / "a", arms=["template"])
         arms = "there is no arm 'guess'; they are tree, template.search, template, rewrite"
@@ -161,6 +184,9 @@ class TestArithmetic:
         # Differences of 1, 1.1, 1.1: mean 16/15, standard deviation 0.1/sqrt(3), and 4.302653 as above.
         assert one.ratio == pytest.approx(math.exp(16 / 15))
         assert one.low == pytest.approx(math.exp(16 / 15 - 4.302653 * 0.1 / 3), rel=1e-5)
+        over = over_tasks([compare({"a": repeats(1.0), "b": repeats(value)})[0] for value in (2.0, 4.0, 8.0)])
+        assert (over[0].better, over[0].than) == ("b", "a") and over[0].ratio == pytest.approx(4.0)
+        assert over[0].low == pytest.approx(4 * math.exp(-half)), "a task counts as a repeat does"
         (arm, _), (one, _) = compare({"a": repeats(2.0), "b": repeats(3.0)})
         assert arm.low is None and arm.spread is None and one.low is None, "one repeat has no interval"
         assert arm.by_shape == pytest.approx(4.0) and one.ratio == pytest.approx(1.5)

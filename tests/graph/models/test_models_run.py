@@ -260,10 +260,10 @@ def test_an_ablation_compares_templates_by_authors_who_saw_the_kit_with_those_by
     arms, folder = ["template", "template-without-kit"], tmp_path / "arms"
     task = SCALE_ADD.parents[2] / "raw" / "histogram"  # whose data are small
     live: dict[str, Any] = {"model": "tester", "base_url": server.base_url, "backend": "cuda", "repairs": 0}
-    found, _ = ablate(task, folder=folder, arms=arms, repeats=1, calls=2, **live)
+    ((found, _),) = ablate([task], folder=folder, arms=arms, repeats=1, calls=2, **live).values()
     assert [one.arm for one in found] == arms
     prompts = [seen.prompt for seen in server.requests if seen.schema_name == "TemplateAnswer"]
     assert ["kit::over_row" in prompt for prompt in prompts] == [True, False]
     assert [begun(folder / f"{arm}-1").event.settings.kit for arm in arms] == [True, False]
     with pytest.raises(TunesmithError, match="there is no arm 'kit-without-kit'"):
-        ablate(task, folder=tmp_path / "none", arms=["kit-without-kit"], **live)
+        ablate([task], folder=tmp_path / "none", arms=["kit-without-kit"], **live)

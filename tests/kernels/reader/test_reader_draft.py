@@ -609,7 +609,10 @@ class TestTask:
             draft(code, "saxpy", "my.cu")
         assert message in str(caught.value)
 
-    @pytest.mark.parametrize("condition", ["if defined(GPU) // build", "ifdef GPU", "if GPU == 3", "ifndef GPU\n#else"])
+    @pytest.mark.parametrize(
+        "condition",
+        ["if defined(GPU) // build", "ifdef GPU", "if GPU == 3", "ifndef GPU\n#else", "if defined(GPU) || defined(B)"],
+    )
     def test_a_macro_without_which_there_is_no_such_kernel_is_defined(self, condition: str) -> None:
         assert 'role = "in"' in line(f"#{condition}\n{PLAIN}\n#endif\n", "x", "k")
 
@@ -787,6 +790,13 @@ class TestOpenCL:
         for one in ["real4 = float4", "real = float", "WIDE = 2", "uint16_t = ushort", "first = 4", "GROUP = 256"]:
             assert f"whether {one} in it is meant" in task
         assert "whether shapes and roles hold" in task
+
+    def test_each_macro_of_a_build_that_hides_a_declaration_is_guessed(self) -> None:
+        head = "#if BITS == 32 || BITS == 64\nusing real = float;\n#endif\n"
+        head += "enum Row {\n#ifdef MORE\n FIRST, SECOND,\n#endif\n LAST };\n"
+        code = f"{head}template <class T> __global__ void k(real* y, const T* x) {{ y[LAST] = x[SECOND] + real(1); }}"
+        task = files(code + "void run(float* y) { k<float><<<1, 1>>>(y, y); }", None)["task.toml"]
+        assert "whether BITS = 32 in it is meant" in task and "whether MORE = 1 in it is meant" in task
 
     def test_a_type_of_the_build_with_elements_is_a_pointer(self) -> None:
         code = PLAIN.replace("const float* x", "real_const_p x").replace("float* y", "real_p __restrict__ y")
