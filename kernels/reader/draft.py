@@ -35,6 +35,7 @@ from tunesmith.kernels.reader.parse import (
     Entry,
     SourceError,
     Unit,
+    Unknown,
     body,
     closed,
     doubt,
@@ -150,18 +151,38 @@ def read_kernel(
     # Where proposals do not help, all that the source lacks is named.
     lacking = {one.name for one in part.unknown} | (unit.proposed.keys() if part.unknown else set())
     unknown = [one for one in (*first.unknown, *part.unknown) if wrong or one.name in lacking]
-    facts = read_facts(unit, found, part.doubts)
-    undeclared = {one.name for one in unknown}
-    known = [one for one in facts.parameters if not undeclared & {*re.findall(r"\w+", one.cursor.type.spelling)}]
+    if obstacles := _obstacles(unit, found, part, unknown, backend):
+        raise SourceError(f"{place}: " + "; ".join(dict.fromkeys(obstacles)) + ".", incomplete=bool(unknown))
+    facts, text = read_facts(unit, found, part.doubts), part.text
+    if any(one.local for one in facts.parameters):
+        text = _with_local_memory(text, found.name, facts, [unit.written(one.cursor) for one in facts.parameters])
+    if len(passed := [name for name, elements in facts.local.items() if not elements]) > 1:
+        why = "are not constant, but a launch gives the bytes of one: declare the others inside the kernel"
+        raise SourceError(f"{place}: the elements of the local memory {' and '.join(passed)} {why}.")
+    renamed = dict(zip((one for one, bound in found.types.items() if bound is None), part.types, strict=True))
+    facts.parameters = [replace(one, dtype=renamed.get(one.dtype, one.dtype)) for one in facts.parameters]
+    facts.static = re.sub(r"(?<=sizeof\()\w+", lambda one: renamed.get(one[0], one[0]), facts.static)
+    for name, new in renamed.items():
+        known_types = (C_TYPES[one] for one in found.launched.get(name, ()) if one in C_TYPES)
+        facts.types[new] = tuple(dict.fromkeys(known_types)) or ("float32",)
+    for name in (one for one in found.untold if one in renamed):
+        facts.ask(renamed[name], f"the types of {renamed[name]}, which no launch in the source names")
+    return ReadKernel(found.name, backend, Slice(text, part.unknown, part.types), facts)
+
+
+def _obstacles(unit: Unit, found: Entry, part: Slice, unknown: Sequence[Unknown], backend: BackendName) -> list[str]:
+    """All that keeps a kernel from being a task, as far as its text tells, with remedies. unknown: undeclared names."""
+    undeclared, parameters = {one.name for one in unknown}, parameters_of(unit, found)
+    known = [one for one in parameters if not undeclared & {*re.findall(r"\w+", one.cursor.type.spelling)}]
     reasons, members = dict[str, list[str]](), used_members(found.function)
     for one in known:
         reasons.setdefault(refused(one, members), []).append(one.name)
     obstacles = list[str]()
     for (verb, *rest), names in ((why.split(" ", 1), names) for why, names in reasons.items() if why):
-        parameters, verb = ("parameters", _PLURAL[verb]) if len(names) > 1 else ("parameter", verb)
+        plural, verb = ("parameters", _PLURAL[verb]) if len(names) > 1 else ("parameter", verb)
         all_names = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
-        obstacles.append(f"the {parameters} {all_names} of {found.name} {' '.join([verb, *rest])}")
-    if not obstacles and not unknown and all(one.kind.const or not one.pointer for one in facts.parameters):
+        obstacles.append(f"the {plural} {all_names} of {found.name} {' '.join([verb, *rest])}")
+    if not obstacles and not unknown and all(one.kind.const or not one.pointer for one in parameters):
         why = "is an array that it may write, which is what a task compares: pass what it writes to as one"
         obstacles.append(f"no parameter of {found.name} {why}")
     of_type = rf"\b(?:{'|'.join(one.name for one in unknown if one.what == 'type') or '(?!)'})\b[^;(){{}}=]*\b"
@@ -177,26 +198,10 @@ def read_kernel(
     ends = [one for one in syntax if not unit.text(one.location.file.name)[one.location.offset :].strip()]
     broken = [one for one in syntax if doubt(one) in part.doubts or (one in ends and one.spelling == "expected '}'")]
     obstacles += [unit.refusal(one) for one in broken[:1]]
-    text = part.text
-    if any(one.local for one in facts.parameters):
-        text = _with_local_memory(text, found.name, facts, [unit.written(one.cursor) for one in facts.parameters])
-    if (objection := refuse_text(text, backend)) is not None:
+    if (objection := refuse_text(part.text, backend)) is not None:
         remedy = "" if objection.rule == "includes" else "; remove it or write out what you need of it"
         obstacles.append(f"{objection.detail.rstrip('.')}{remedy}")
-    if len(passed := [name for name, elements in facts.local.items() if not elements]) > 1:
-        why = "are not constant, but a launch gives the bytes of one: declare the others inside the kernel"
-        obstacles.append(f"the elements of the local memory {' and '.join(passed)} {why}")
-    if obstacles:
-        raise SourceError(f"{place}: " + "; ".join(dict.fromkeys(obstacles)) + ".", incomplete=bool(unknown))
-    renamed = dict(zip((one for one, bound in found.types.items() if bound is None), part.types, strict=True))
-    facts.parameters = [replace(one, dtype=renamed.get(one.dtype, one.dtype)) for one in facts.parameters]
-    facts.static = re.sub(r"(?<=sizeof\()\w+", lambda one: renamed.get(one[0], one[0]), facts.static)
-    for name, new in renamed.items():
-        known_types = (C_TYPES[one] for one in found.launched.get(name, ()) if one in C_TYPES)
-        facts.types[new] = tuple(dict.fromkeys(known_types)) or ("float32",)
-    for name in (one for one in found.untold if one in renamed):
-        facts.ask(renamed[name], f"the types of {renamed[name]}, which no launch in the source names")
-    return ReadKernel(found.name, backend, Slice(text, part.unknown, part.types), facts)
+    return obstacles
 
 
 def _including(file: Path, code: str) -> list[tuple[str, str]]:
