@@ -272,6 +272,7 @@ class Unit:
         macros = {one.spelling for one in self.top if kind(one) == "MACRO_DEFINITION"}
         self.defined = macros | built_in(self.language).macros.keys()
         self._named = dict[tuple[str, str, int], list[tuple[str, ...]]]()
+        self._constants = dict[str, list[tuple[int, str]]]()
 
     def _parsed(self) -> Any | None:
         """The tree; None where libclang crashes on what stands for undeclared names, and could read it without."""
@@ -648,9 +649,12 @@ class Unit:
         """A number or a macro as it is, the value of a constant before a place, or else after it; empty for others."""
         if re.fullmatch(r"-?\d+|true|false", text) or text in self.defined:
             return text
-        given = rf"\bconst(?:expr)?\b[^;{{}}()]*?\b{re.escape(text)}\s*=\s*(\d+|true|false)\s*[,;]"
-        found: list[str] = re.findall(given, self.code[:at]) or re.findall(given, self.code)
-        return found[-1] if found else ""
+        if text not in self._constants:
+            given = rf"\bconst(?:expr)?\b[^;{{}}()]*?\b{re.escape(text)}\s*=\s*(\d+|true|false)\s*[,;]"
+            self._constants[text] = [(one.end(), one[1]) for one in re.finditer(given, self.code)]
+        every = self._constants[text]
+        above = [value for end, value in every if end <= at]
+        return (above or [value for _, value in every] or [""])[-1]
 
     def value_of(self, text: str, at: int) -> str:
         """The value of a template argument at a place of the source, empty where it is not known."""

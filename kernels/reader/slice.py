@@ -413,7 +413,8 @@ def _kernel(reached: _Reached, kernel: _Declared, types: dict[str, str]) -> str:
     head = re.sub(rf"\b({entry.name})\s*<[^()]*>(?=\s*\()", r"\1", head)
     within = re.search(rf"((?:\w+\s*::\s*)+)(?={entry.name}\s*\()", head)
     head = head.replace(within[1], "") if within is not None else head
-    text = f'extern "C" {head}{brace}{inside}'
+    apart = "\n" if head.startswith("#") else " "
+    text = f'extern "C"{apart}{head}{brace}{inside}'
     if own := next((one.scope for one in reached.kept.values() if "cuda" in one.scope), None):
         # Beside the compiler's namespace of the same name, which the author's headers do not meet.
         text = re.sub(r"(?<![\w:])cuda::(?!std\b)", "::".join([*own[: own.index("cuda") + 1], ""]), text)

@@ -285,6 +285,11 @@ class TestSlice:
         assert baseline(f"{host}\n{PLAIN}").strip() == 'extern "C" ' + PLAIN.strip()
         assert compiles(nvrtc, f"{host}\n{PLAIN}")
 
+    def test_a_kernel_may_begin_with_a_condition_of_the_preprocessor(self, nvrtc: Any) -> None:
+        bounds = "#if __CUDA_ARCH__ >= 800\n__launch_bounds__(64, 2)\n#else\n__launch_bounds__(64)\n#endif\n"
+        made = nvrtc.compile(Specialised("cuda", "k", baseline(f"template <int N>\n{bounds}{PLAIN}", "k<2>")))
+        assert isinstance(made, Artifact), made
+
     def test_a_kernel_that_is_not_followed_in_time_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("tunesmith.kernels.reader.slice.MAX_SECONDS", 0.0)
         with pytest.raises(SourceError, match="to follow: move the kernel"):
