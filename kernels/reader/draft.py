@@ -213,9 +213,12 @@ def _including(file: Path, code: str) -> list[tuple[str, str]]:
     return [(str(one), made) for one, text in found for made in (line.sub(lambda _: code, text, count=1), text)]
 
 
+_OF_COMPILER = r"\w+|experimental/\w+|(?:c?std|sys/)\w+\.h|cuda\w*\.h"
+
+
 def _missing(unit: Unit) -> list[str]:
-    """The headers that were not found and that a reader needs."""
-    return [one for one in unit.missing if one not in KNOWN and not re.fullmatch(r"\w+|(?:c?std|sys/)\w+\.h", one)]
+    """The headers that were not found, without those of C++ and CUDA."""
+    return [one for one in unit.missing if one not in KNOWN and not re.fullmatch(_OF_COMPILER, one)]
 
 
 def _with_local_memory(text: str, name: str, facts: Facts, declared: Sequence[str]) -> str:
