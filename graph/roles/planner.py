@@ -155,6 +155,9 @@ def plan_on_tree(context: Context, number: int, tree: Tree) -> Plan:
     seconds = {name: known.get(name, baseline) for name, baseline in baseline_seconds(context).items()}
     if (calls := calls_left(context)) is not None:
         wanted = min(wanted, calls)
+    if context.settings.arm == "rewrite+search":
+        last = number == context.settings.rounds or calls == 1
+        kinds, wanted = ("expose", "template") if last and tree.ranked else ("rewrite",), 1
     written = [branch for branch in options_of(tree) if branch.kind in kinds]
     # A further search costs no call: of the task's next template, or the best one.
     searched = (tree.untried or [node for node in tree.ranked if node.template.has_choices])[: "search" in kinds]
@@ -215,9 +218,15 @@ KINDS_OF_ARM: dict[Arm, tuple[BranchKind, ...]] = {
     "template+search": ("template", "extend", "search"),
     "template": ("template",),
     "rewrite": ("rewrite",),
+    "rewrite+search": ("rewrite", "expose", "template", "search"),
 }
 """The kinds of branches in each arm of an ablation (docs/agents.md); a user's run has the arm "tree". "template"
-measures default configurations only; "rewrite" has no plan of a model, and no repairs."""
+measures default configurations only; "rewrite" and "rewrite+search" have no plan of a model, and no repairs."""
+
+
+def compares_each_round(settings: Settings) -> bool:
+    """Whether the run's arm compares its finalists with the baseline after each round, not only at the end."""
+    return settings.arm in ("tree", "template+search")
 
 
 def searches(settings: Settings) -> bool:
@@ -292,7 +301,7 @@ def _decide(context: Context, number: int, objections: list[str]) -> Plan | None
         context.listener(Progress("plan", f"round {number}"))
         return plan_by_rules(context, number, context.tree())
     # An agent that rewrites directly makes the best kernel faster, without a plan of a model.
-    by_rules = context.settings.planner == "rules" or context.settings.arm == "rewrite"
+    by_rules = context.settings.planner == "rules" or context.settings.arm.startswith("rewrite")
     context.listener(Progress("plan", f"round {number}{'' if by_rules else ': asking the model'}"))
     # Everything is compared with the baseline, so it must run before anything is decided.
     baseline = baseline_seconds(context)
