@@ -82,7 +82,7 @@ def ablate(
     tasks: Sequence[str | Path],
     *,
     folder: Path,
-    arms: Sequence[str] = ARMS,
+    arms: Sequence[str],
     repeats: int = 3,
     calls: int | None = None,
     listener: Listener = silent,

@@ -179,9 +179,9 @@ def _obstacles(unit: Unit, found: Entry, part: Slice, unknown: Sequence[Unknown]
         reasons.setdefault(refused(one, members), []).append(one.name)
     obstacles = list[str]()
     for (verb, *rest), names in ((why.split(" ", 1), names) for why, names in reasons.items() if why):
-        plural, verb = ("parameters", _PLURAL[verb]) if len(names) > 1 else ("parameter", verb)
+        noun, verb = ("parameters", _PLURAL[verb]) if len(names) > 1 else ("parameter", verb)
         all_names = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
-        obstacles.append(f"the {plural} {all_names} of {found.name} {' '.join([verb, *rest])}")
+        obstacles.append(f"the {noun} {all_names} of {found.name} {' '.join([verb, *rest])}")
     if not obstacles and not unknown and all(one.kind.const or not one.pointer for one in parameters):
         why = "is an array that it may write, which is what a task compares: pass what it writes to as one"
         obstacles.append(f"no parameter of {found.name} {why}")
@@ -214,10 +214,11 @@ def _including(file: Path, code: str) -> list[tuple[str, str]]:
 
 
 _OF_COMPILER = r"\w+|experimental/\w+|(?:c?std|sys/)\w+\.h|cuda\w*\.h"
+"""Headers of C++, of the system and of CUDA."""
 
 
 def _missing(unit: Unit) -> list[str]:
-    """The headers that were not found, without those of C++ and CUDA."""
+    """The author's headers that were not found."""
     return [one for one in unit.missing if one not in KNOWN and not re.fullmatch(_OF_COMPILER, one)]
 
 

@@ -234,8 +234,8 @@ class Unit:
         for one in unknown:
             declared = f"(?m){_DECLARED.format(name=one.name)}"
             macros = [given for text in self.texts if (given := satisfied(conditions(text, declared)))]
-            untried = next((given for given in macros if given.keys() - self.proposed), macros and macros[0])
-            likely |= untried or (_likely(one, self.code, settled) if guesses else {})
+            untried = [given for given in macros if given.keys() - self.proposed]
+            likely |= (untried or macros)[0] if macros else _likely(one, self.code, settled) if guesses else {}
         more = {} if ahead else {name: text for name, text in likely.items() if name not in self.proposed}
         if found := bool(ahead or more):
             self.ahead, self.proposed = [*ahead, *self.ahead], self.proposed | more
