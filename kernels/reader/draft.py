@@ -162,9 +162,15 @@ def read_kernel(
     renamed = dict(zip((one for one, bound in found.types.items() if bound is None), part.types, strict=True))
     facts.parameters = [replace(one, dtype=renamed.get(one.dtype, one.dtype)) for one in facts.parameters]
     facts.static = re.sub(r"(?<=sizeof\()\w+", lambda one: renamed.get(one[0], one[0]), facts.static)
+    written = [one.type.spelling for one in found.declared.get_children() if kind(one) == "PARM_DECL"]
     for name, new in renamed.items():
-        known_types = (C_TYPES[one] for one in found.launched.get(name, ()) if one in C_TYPES)
-        facts.types[new] = tuple(dict.fromkeys(known_types)) or ("float32",)
+        known_types = dict.fromkeys(C_TYPES[one] for one in found.launched.get(name, ()) if one in C_TYPES)
+        # A structure of the type, such as complex<T>, is an array of numbers of the first launch's type.
+        inside = any(
+            re.search(rf"\b{name}\b", at) and one.dtype != new
+            for at, one in zip(written, facts.parameters, strict=True)
+        )
+        facts.types[new] = tuple(known_types)[: 1 if inside else None] or ("float32",)
     for name in (one for one in found.untold if one in renamed):
         facts.ask(renamed[name], f"the types of {renamed[name]}, which no launch in the source names")
     return ReadKernel(found.name, backend, Slice(text, part.unknown, part.types), facts)

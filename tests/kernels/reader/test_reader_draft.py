@@ -285,6 +285,13 @@ class TestSlice:
         assert baseline(f"{host}\n{PLAIN}").strip() == 'extern "C" ' + PLAIN.strip()
         assert compiles(nvrtc, f"{host}\n{PLAIN}")
 
+    def test_a_structure_of_a_type_has_the_type_of_the_first_launch(self) -> None:
+        code = "template <class T> struct Pair { T x, y; };\n"
+        code += "template <class T> __global__ void k(const Pair<T>* x, T* y) { y[threadIdx.x] = x[threadIdx.x].y; }\n"
+        code += "void f(Pair<double>* x, double* y) { k<double><<<1, 8>>>(x, y); }\n"
+        code += "void f(Pair<float>* x, float* y) { k<float><<<1, 8>>>(x, y); }"
+        assert 'T_ = ["float64"]' in files(code, None)["task.toml"] and 'dtype = "float64"' in line(code, "x")
+
     def test_a_kernel_may_begin_with_a_condition_of_the_preprocessor(self, nvrtc: Any) -> None:
         bounds = "#if __CUDA_ARCH__ >= 800\n__launch_bounds__(64, 2)\n#else\n__launch_bounds__(64)\n#endif\n"
         made = nvrtc.compile(Specialised("cuda", "k", baseline(f"template <int N>\n{bounds}{PLAIN}", "k<2>")))
