@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tunesmith.kernels.build.guard import HEADERS, STANDARD, refuse_text
+from tunesmith.kernels.build.guard import HEADERS, STANDARD, refuse_text, without_comments
 from tunesmith.kernels.reader.accessors import without_accessors
 from tunesmith.kernels.reader.facts import (
     Facts,
@@ -156,6 +156,8 @@ def read_kernel(
     facts, text = read_facts(unit, found, part.doubts), part.text
     if any(one.local for one in facts.parameters):
         text = _with_local_memory(text, found.name, facts, [unit.written(one.cursor) for one in facts.parameters])
+    if re.search(r"\bprintf\s*\(", without_comments(text)):
+        facts.ask("source", "the printf in it: take it out, as no kernel of a task may print")
     if len(passed := [name for name, elements in facts.local.items() if not elements]) > 1:
         why = "are not constant, but a launch gives the bytes of one: declare the others inside the kernel"
         raise SourceError(f"{place}: the elements of the local memory {' and '.join(passed)} {why}.")

@@ -133,7 +133,10 @@ def left_alone(files: Mapping[str, str], entry: str) -> tuple[str, ...]:
     """Why the rules leave the baseline of a draft as it is, a clause each; what only its task's types explain does not
     count. files: the draft's, by name."""
     found = [(backend, files.get(f"baseline{one.suffix}")) for backend, one in BACKENDS.items() if not one.python]
-    facts = [Facts(Syntax(code, backend, entry)) for backend, code in found if code]
+    try:
+        facts = [Facts(Syntax(code, backend, entry)) for backend, code in found if code]
+    except SourceError as error:
+        return (str(error).rstrip("."),)
     return tuple(why for one in facts for kind, why in one.oddities.items() if kind not in ("syntax", *_KEEPING))
 
 

@@ -285,6 +285,11 @@ class TestSlice:
         assert baseline(f"{host}\n{PLAIN}").strip() == 'extern "C" ' + PLAIN.strip()
         assert compiles(nvrtc, f"{host}\n{PLAIN}")
 
+    def test_a_kernel_that_prints_is_to_be_changed(self) -> None:
+        prints = PLAIN.replace("if (i < n)", 'if (i > n) printf("%d", i);\n    if (i < n)')
+        said = "FILL: the printf in it: take it out"
+        assert said in files(prints, None)["task.toml"] and said not in files(PLAIN + "// printf()", None)["task.toml"]
+
     def test_a_structure_of_a_type_has_the_type_of_the_first_launch(self) -> None:
         code = "template <class T> struct Pair { T x, y; };\n"
         code += "template <class T> __global__ void k(const Pair<T>* x, T* y) { y[threadIdx.x] = x[threadIdx.x].y; }\n"

@@ -32,7 +32,7 @@ from rewrite_cases import (
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.guard import refuse
 from tunesmith.kernels.build.source import specialise
-from tunesmith.kernels.rewrite.template import Limit, rewrite, starts, with_rules
+from tunesmith.kernels.rewrite.template import Limit, left_alone, rewrite, starts, with_rules
 from tunesmith.kernels.space import compiler_rejection, feasible
 from tunesmith.kernels.spec.task import Task, Workload, geometry
 from tunesmith.kernels.spec.taskfile import LIBRARY, load_task, read_task
@@ -215,6 +215,10 @@ class TestWithRules:
         task = self.with_line(line)
         kept, reasons = with_rules(task, "cuda")
         assert kept is task and why in " ".join(reasons)
+
+    def test_a_draft_that_cannot_be_read_is_left_alone_with_the_reason(self) -> None:
+        (why,) = left_alone({"baseline.cu": "__global__ void other() {}"}, "saxpy")
+        assert "there is no kernel 'saxpy'" in why
 
     @pytest.mark.parametrize(
         ("line", "why", "names"),
