@@ -19,6 +19,7 @@ from tunesmith.graph.journal.log import JournalError, begun, weighted_geomean
 from tunesmith.graph.models.calls import Models, Waiting
 from tunesmith.graph.models.recorded import ANSWERS
 from tunesmith.graph.progress import Listener, Progress, silent
+from tunesmith.graph.results.summary import read_summary
 from tunesmith.graph.run import RunResult, resume, tune
 from tunesmith.graph.settings import Arm, make_settings, require_new_folder
 from tunesmith.hw.errors import TunesmithError
@@ -120,7 +121,9 @@ def ablate(
             listener(Progress("ablate", f"{name} of {repeats}"))
             own = None if models is None else models(name)
             try:
-                if (run / "journal.sqlite").is_file():
+                if (ended := _ended(run)) is not None:
+                    result = ended
+                elif (run / "journal.sqlite").is_file():
                     result = resume(run, as_recorded=True, listener=listener, models=own)
                 else:
                     values = _settings_of(task, run.name, repeat, calls, wanted)
@@ -173,6 +176,12 @@ def _settings_of(task: str, name: str, repeat: int, calls: int | None, settings:
         most = chosen.evaluations if cap is None else cap
         values["rounds"] = min(chosen.evaluations, max(1, math.ceil(most / a_round)), 1000)
     return values | _own_files(values, name)
+
+
+def _ended(run: Path) -> RunResult | None:
+    """The result of a run that has ended, for which its device is not needed."""
+    summary = read_summary(run) if (run / "summary.json").is_file() else None
+    return RunResult(folder=run, summary=summary) if summary is not None and summary.ended_by else None
 
 
 def _repeat_of(result: RunResult) -> Repeat:
