@@ -39,7 +39,7 @@ from tunesmith.kernels.spec.template import Scalar
     seed="Seed of the first repeat; the next ones count up from it.",
 )
 def ablate(
-    tasks: Annotated[list[str], typer.Argument(metavar="TASK...", help="Folders, task.toml files or library tasks.")],
+    tasks: Annotated[list[str], typer.Argument(metavar="TASK", help="Folders, task.toml files or library tasks.")],
     arms: Annotated[
         str, typer.Option(help="Some of rewrite, rewrite+search, template, template+search, tree; or ARM-without-kit.")
     ] = ("rewrite,template,template+search,tree"),
