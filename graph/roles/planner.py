@@ -224,11 +224,6 @@ KINDS_OF_ARM: dict[Arm, tuple[BranchKind, ...]] = {
 measures default configurations only; "rewrite" and "rewrite+search" have no plan of a model, and no repairs."""
 
 
-def compares_each_round(settings: Settings) -> bool:
-    """Whether the run's arm compares its finalists with the baseline after each round, not only at the end."""
-    return settings.arm in ("tree", "template+search")
-
-
 def searches(settings: Settings) -> bool:
     """Whether the run's arm searches its templates."""
     return "search" in KINDS_OF_ARM[settings.arm]

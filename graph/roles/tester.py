@@ -18,7 +18,7 @@ from tunesmith.graph.journal import events
 from tunesmith.graph.journal.log import REPAIR, RunLog, VerifiedKernel, objective, stage_of, weighted_geomean
 from tunesmith.graph.models.calls import HOPELESS
 from tunesmith.graph.progress import Progress
-from tunesmith.graph.roles.planner import broken_rule, compares_each_round, plan_by_rules, searches
+from tunesmith.graph.roles.planner import broken_rule, plan_by_rules, searches
 from tunesmith.graph.roles.templater import measured
 from tunesmith.graph.roles.verdict import FOR_ALL, NOT_EXAMINED, build_verdict, defects, has, least_seconds, variations
 from tunesmith.graph.state import Done, State
@@ -53,7 +53,8 @@ def test_round(state: State, context: Context) -> State | tuple[State, events.Ve
     """The role "test"."""
     number = state["round"]
     done = _done(context, number, None)
-    if not done and not compares_each_round(context.settings):
+    if not done and context.settings.arm not in ("tree", "template+search"):
+        # Where nothing is searched before the last round, only the run's end is worth a test.
         return {"done": ""}
     test = _Test(context, number)
     if not test.general and not any(test.per_shape.values()):
