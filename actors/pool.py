@@ -164,16 +164,16 @@ class Lane:
         return outcomes
 
     def examine(
-        self, questions: Sequence[Question], roofline: Roofline, deadlines: Deadlines
+        self, questions: Sequence[Question], roofline: Roofline, deadlines: Deadlines, brief: bool
     ) -> list[CandidateVerdict] | Crashed:
-        """The full verdict on each question. Both compile and run in processes of their own. The device is let go of
-        while all of them wait for the reference."""
+        """The full verdict on each question, or a `brief` one. Both compile and run in processes of their own. The
+        device is let go of while all of them wait for the reference."""
         assert self._process is not None and self._lock is not None, "the pool makes a lane ready before it calls it"
         with self._lock:
-            # The judge's buffers need the memory of the lane's.
-            if isinstance(released := self._process.call("release", None), Crashed):
+            # The judge's buffers for the task's own workloads need the memory of the lane's.
+            if not brief and isinstance(released := self._process.call("release", None), Crashed):
                 return released
-            options = JudgeOptions(deadlines=deadlines, roofline=roofline, lock=self._lock)
+            options = JudgeOptions(deadlines=deadlines, roofline=roofline, lock=self._lock, brief=brief)
             return judge(self._task, self._limits, self._index, questions, options)
 
     def end(self) -> None:
@@ -813,12 +813,14 @@ class Pool:
             energies=answer.energies if any(answer.energies) else (),
         )
 
-    def examine(self, questions: Sequence[Question], *, seconds: float = math.inf) -> list[CandidateVerdict] | Failure:
-        """The full verdict on each template at its configuration, on the device of the first lane. A failure is one of
-        the examination, not of a candidate, such as that it took longer than `seconds`. Nothing else may be in
-        flight."""
+    def examine(
+        self, questions: Sequence[Question], *, seconds: float = math.inf, brief: bool = False
+    ) -> list[CandidateVerdict] | Failure:
+        """The full verdict, or a `brief` one, on each template at its configuration, on the device of the first lane. A
+        failure is one of the examination, not of a candidate, such as that it took longer than `seconds`. Nothing else
+        may be in flight."""
         deadline = min(seconds, MAX_EXAMINATION_SECONDS * len(questions))
-        arguments = (list(questions), self.roofline, self.workers.deadlines)
+        arguments = (list(questions), self.roofline, self.workers.deadlines, brief)
         lane = self.ready_worker(self.workers.lanes)
         verdicts: list[CandidateVerdict] | Failure = self._call(lane, "examine", deadline, *arguments)
         return verdicts

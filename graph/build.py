@@ -83,9 +83,7 @@ def roles_of(settings: Settings, with_model: bool) -> dict[str, Role]:
     if settings.approve == "none" and roles["approve"] is approve:
         del roles["approve"]
     # Rules do not read explanations.
-    explained = (
-        with_model and settings.explain and settings.planner == "model" and not settings.arm.startswith("rewrite")
-    )
+    explained = with_model and settings.explain and settings.planner == "model" and settings.arm != "rewrite"
     if not explained and roles["explain"] is explain_round:
         del roles["explain"]
     if not searches(settings):

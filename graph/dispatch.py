@@ -22,8 +22,9 @@ from tunesmith.actors.judging.task_check import check_reference
 from tunesmith.graph.context import Context, baseline_request
 from tunesmith.graph.journal.events import Disqualified, Figures, ResultRecord, ShapeCompared, Verdict, Winner
 from tunesmith.graph.progress import Progress
+from tunesmith.graph.roles.examination import examine
 from tunesmith.graph.roles.planner import broken_rule
-from tunesmith.graph.roles.tester import broken, disqualified, examine_winners, finalist_results, requests_for
+from tunesmith.graph.roles.tester import broken, disqualified, finalist_results, requests_for
 from tunesmith.graph.setup import pools
 from tunesmith.kernels.build.artifact import EvaluationRequest, TypesKey, types_key
 from tunesmith.kernels.check.plan import array_bytes
@@ -342,7 +343,7 @@ def measure_further_shapes(context: Context) -> None:
     if len(drawn) < count:
         context.note("dispatch", f"The ranges of the task's sizes hold only {len(drawn)} further shapes.", "")
     # On everything: the rule uses also the winners of single workloads for further shapes.
-    examine_winners(context, {(*kernel.key, ""): kernel for kernel in kernels})
+    examine(context, [(context.template(kernel.template), kernel.config, "") for kernel in kernels])
     context.close()
     wider = task.model_copy(update={"workloads": (*task.workloads, *drawn)})
     check_reference(task, drawn, seed=settings.seed, deadline=settings.reference_deadline)

@@ -32,7 +32,7 @@ NO_MODEL = "none"
 Method = Literal["json_schema", "function_calling", "json_mode"]
 METHODS: tuple[Method, ...] = ("json_schema", "function_calling", "json_mode")
 """The forms of a request for an answer that fits a schema, the most binding first."""
-Arm = Literal["tree", "template+search", "template", "rewrite", "rewrite+search"]
+Arm = Literal["tree", "template+search", "template", "rewrite"]
 
 PROFILES: dict[str, dict[str, object]] = {
     "quick": {"evaluations": 40, "rounds": 1, "branches": 1, "max_calls": 4, "time_limit": 600.0},

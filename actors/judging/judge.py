@@ -680,6 +680,8 @@ REACHING_BATCH = 8
 """Steps that enter further blocks between two looks at the blocks that have not run yet."""
 CHECK_SECONDS = {"gpu": 20.0, "cpu": 60.0}
 """Time for the steps on made-up workloads, by the kind of device, unless the user says otherwise."""
+BRIEF_SHARE = 0.25
+"""Share of that time that a brief verdict takes."""
 REACHING_SHARE = 0.25
 """Share of that time that is kept for entering blocks which the other steps do not enter."""
 MAX_EXCLUDED_SHARE = 0.5
@@ -706,7 +708,8 @@ Question = tuple[Template, Config, str | None]
 class JudgeOptions:
     """seed: of all that is drawn; largest_bytes: of a workload that a step may have; roofline: the device's roofs, for
     the timed launch, measured by the judgement if left out; lock: the device's, where the caller has one, which is
-    released at the end; listener: called with the step at hand; processes: that go through steps at once."""
+    released at the end; listener: called with the step at hand; processes: that go through steps at once; brief: on
+    made-up sizes alone, without arrays beyond 4 GiB and sanitizers, which leaves the rest to a later verdict."""
 
     seed: int = field(default_factory=lambda: secrets.randbits(32))
     deadlines: Deadlines = field(default_factory=Deadlines)
@@ -715,6 +718,7 @@ class JudgeOptions:
     lock: DeviceLock | None = None
     listener: Callable[[str], None] = lambda _: None
     processes: int | None = None
+    brief: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -892,7 +896,7 @@ class _Judgement:
     ) -> None:
         self._task, self._limits, self._index, self._options = task, limits, index, options
         self._roofline, deadlines = options.roofline, options.deadlines
-        self._seconds = deadlines.check or CHECK_SECONDS[limits.kind]
+        self._seconds = (deadlines.check or CHECK_SECONDS[limits.kind]) * (BRIEF_SHARE if options.brief else 1)
         preload(limits.backend)
         count = max(1, process_count(limits) if options.processes is None else options.processes)
         enter = stack.enter_context
@@ -915,7 +919,7 @@ class _Judgement:
         device = HeldDevice(lock, options.listener)
         self._runners = [StepRunner(task, limits, deadlines, one, device, options.listener) for one in examiners]
         self._first = self._runners[0]
-        self._far = far_steps(task, limits, options.seed)
+        self._far = () if options.brief else far_steps(task, limits, options.seed)
 
     @cached_property
     def _unusable(self) -> list[UnusableScalar]:
@@ -960,10 +964,13 @@ class _Judgement:
             return rejected(built), None
         candidate, baseline, coverage = built
         findings = Findings(built, self._seconds)
-        self._go_through(steps, only, findings)
+        brief = self._options.brief
+        self._go_through([step for step in steps if step.derived] if brief else steps, only, findings)
         passed = findings.passed()
         if (wrong := findings.wrong()) is not None:
             return rejected(wrong[0], passed, for_rejection(self._task, wrong[1])), None
+        if brief:
+            return CandidateVerdict("accepted", steps=tuple(passed)), None
         own = [step.workload for step in steps if not step.derived]
         timed = self._timed(candidate, min(own, key=lambda one: (one.held_out, self._task.bytes_of(one))))
         if not isinstance(timed, Measured):
@@ -1061,7 +1068,7 @@ class _Judgement:
         if not isinstance(failed := compile_candidate(meant, self._seconds, ignored=late), Candidate):
             return failed
         candidate, baseline = replace(candidate, artifacts=artifacts), replace(baseline, artifacts=dict(self._baseline))
-        coverage = self._coverage(candidate, {})
+        coverage = "" if self._options.brief else self._coverage(candidate, {})
         if isinstance(coverage, Coverage):
             marked = self._coverage(baseline, self._marked_baseline)
             coverage.plain = marked if isinstance(marked, Coverage) else None

@@ -445,9 +445,10 @@ class RunLog:
                     last.setdefault(event.workload, {})[config_key(one.config)] = one.comparison.verdict
         return [workload for workload, found in last.items() if set(found.values()) == {"slower"}]
 
-    def examinations(self) -> dict[VerifiedKernel, kinds.Examined]:
-        """The examinations of winners, the last one of each."""
-        return {(*one.key, one.workload): one for one in self.events(kinds.Examined)}
+    def examinations(self, *, brief: bool = False) -> dict[VerifiedKernel, kinds.Examined]:
+        """The last examination of each kernel, with the rejections of brief ones; or the `brief` ones alone."""
+        found = [one for one in self.events(kinds.Examined) if one.brief == brief or one.verdict == "rejected"]
+        return {(*one.key, one.workload): one for one in found}
 
     def rejected(self) -> dict[tuple[str, str], str]:
         """Kernels (template id, configuration as text) that a comparison or an examination found wrong, and why."""

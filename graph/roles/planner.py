@@ -2,7 +2,7 @@
 
 - Rules without a model: each template of the task is first tuned on all workloads together. Then each workload is tuned
   on its own, the one with the largest possible gain first; then all together again, and so on.
-- Rules that plan for a model that writes: the kinds of branches take turns.
+- Rules that plan for a model that writes: rewrites of the best kernel while they gain, then parameters and a search.
 - A model plans; where its plan cannot be used, the rules plan.
 """
 
@@ -149,16 +149,16 @@ MAX_EXPOSED_TIME_RATIO = 1.1
 
 
 def plan_on_tree(context: Context, number: int, tree: Tree) -> Plan:
-    """The rules' plan of round `number` for a model that writes; measures baseline and roofs where needed."""
+    """The rules' plan of round `number` for a model that writes; measures baseline and roofs where needed. The best
+    kernel is rewritten until that stalls, or one round is left: then its constants are exposed, and searched."""
     kinds, wanted = KINDS_OF_ARM[context.settings.arm], context.settings.branches
     known = next((node.best_seconds for node in tree.ranked[:1]), {})
     seconds = {name: known.get(name, baseline) for name, baseline in baseline_seconds(context).items()}
     if (calls := calls_left(context)) is not None:
         wanted = min(wanted, calls)
-    if context.settings.arm == "rewrite+search":
-        last = number == context.settings.rounds or calls == 1
-        kinds, wanted = ("expose", "template") if last and tree.ranked else ("rewrite",), 1
-    written = [branch for branch in options_of(tree) if branch.kind in kinds]
+    last = number == context.settings.rounds or (calls is not None and calls <= wanted)
+    narrow = last or _stalls(tree, number, context.settings.least_gain)
+    written = [branch for branch in options_of(tree, narrow) if branch.kind in kinds]
     # A further search costs no call: of the task's next template, or the best one.
     searched = (tree.untried or [node for node in tree.ranked if node.template.has_choices])[: "search" in kinds]
     branches = [*(Branch(parent=node.id, kind="search") for node in searched), *written[:wanted]]
@@ -183,11 +183,20 @@ _MOVES: dict[BranchKind, str] = {
 _ANEW = "organise the work in another way than was tried, for what bounds it, and expose every choice of it"
 
 
-def options_of(tree: Tree) -> list[Branch]:
-    """The branches that the tree allows to be written next, one of each kind; kinds with the fewest answers since the
-    first round come first, and among equals the kind that gained most per call on the kernels that we measured."""
+def _stalls(tree: Tree, number: int, least_gain: float) -> bool:
+    """Whether the round before `number` made the best kernel faster by a share of less than `least_gain`."""
+    ranked = [(node.best or math.inf, node.round) for node in tree.ranked]
+    now, before = (min((best for best, made in ranked if made < number - back), default=math.inf) for back in (0, 1))
+    return before < math.inf and now > (1 - least_gain) * before
+
+
+def options_of(tree: Tree, narrow: bool) -> list[Branch]:
+    """The branches that the tree allows to be written next, one of each kind. A rewrite comes first, or, to `narrow`
+    what was found, parameters; then kinds with the fewest answers since the first round, and among equals the kind that
+    gained most per call on the kernels that we measured."""
     if not (best := tree.ranked[:2]):
-        return [_branch(BASELINE, "template"), _branch(BASELINE, "rewrite")]
+        begun = [_branch(BASELINE, "template"), _branch(BASELINE, "rewrite")]
+        return begun if narrow else begun[::-1]
     made: list[Node | BranchAbandoned] = [*tree.nodes, *tree.attempts]
     children, answers = {(one.parent, one.made_by) for one in made}, Counter[BranchKind]()
     for one in made:
@@ -206,7 +215,8 @@ def options_of(tree: Tree) -> list[Branch]:
         stuck += [f"another choice in the place of {dead}, without effect"] if dead else []
         found.append(_branch(node.id, "extend", *stuck, _MOVES["extend"]))
     found += [_branch(top.id, "rewrite"), _branch(top.id, "template", _ANEW)]
-    return sorted(found, key=lambda branch: answers[branch.kind])
+    first = ("expose", "extend") if narrow else ("rewrite",)
+    return sorted(found, key=lambda branch: (branch.kind not in first, answers[branch.kind]))
 
 
 def _branch(parent: str, kind: BranchKind, *moves: str) -> Branch:
@@ -218,10 +228,9 @@ KINDS_OF_ARM: dict[Arm, tuple[BranchKind, ...]] = {
     "template+search": ("template", "extend", "search"),
     "template": ("template",),
     "rewrite": ("rewrite",),
-    "rewrite+search": ("rewrite", "expose", "template", "search"),
 }
 """The kinds of branches in each arm of an ablation (docs/agents.md); a user's run has the arm "tree". "template"
-measures default configurations only; "rewrite" and "rewrite+search" have no plan of a model, and no repairs."""
+measures default configurations only; "rewrite" has no plan of a model, and no repairs."""
 
 
 def searches(settings: Settings) -> bool:
@@ -296,7 +305,7 @@ def _decide(context: Context, number: int, objections: list[str]) -> Plan | None
         context.listener(Progress("plan", f"round {number}"))
         return plan_by_rules(context, number, context.tree())
     # An agent that rewrites directly makes the best kernel faster, without a plan of a model.
-    by_rules = context.settings.planner == "rules" or context.settings.arm.startswith("rewrite")
+    by_rules = context.settings.planner == "rules" or context.settings.arm == "rewrite"
     context.listener(Progress("plan", f"round {number}{'' if by_rules else ': asking the model'}"))
     # Everything is compared with the baseline, so it must run before anything is decided.
     baseline = baseline_seconds(context)

@@ -28,6 +28,7 @@ from tunesmith.graph.models.calls import Message, ModelCall, ModelFailed, Models
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.prompts import conversation, render, scrubbed
 from tunesmith.graph.prompts.facts import choices, node_facts, run_facts
+from tunesmith.graph.roles.examination import examine
 from tunesmith.graph.roles.planner import MAX_TEXT, Setting, Value, config_of, searches
 from tunesmith.graph.state import Branch, Plan, State
 from tunesmith.hw.errors import TunesmithError
@@ -134,6 +135,10 @@ _PROBLEMS = {
     "crashed": ("The process that ran it died", "Look for accesses out of bounds."),
     "implausible": ("Its time is impossible", ""),
     "rejected": ("It was refused", ""),
+    "examined": (
+        "Its result is wrong on other sizes or contents than the task's own",
+        "It must be right for all that the task allows: odd sizes, outliers, infinities, NaN.",
+    ),
 }
 """Clause and advice for the author of a template, by the kind of failure of its default configuration."""
 
@@ -194,6 +199,12 @@ def problem_of(evaluation: Evaluation) -> Problem | None:
         return Problem(failure.kind, failure.log[:MAX_LOG] or failure.first_error, first=failure.first_error)
     where = next((name for name, outcome in evaluation.outcomes.items() if outcome is failure), "")
     return Problem(failure.kind, describe(failure), where)
+
+
+def _wrong_elsewhere(context: Context, template: Template) -> Problem | None:
+    """The problem that a brief examination found, if there is one."""
+    found = context.log.examinations(brief=True).get((template.id, config_key(template.default_config), ""))
+    return Problem("examined", found.detail) if found is not None and found.verdict == "rejected" else None
 
 
 def measured(context: Context, requests: Sequence[EvaluationRequest], stage: str) -> list[Evaluation]:
@@ -369,6 +380,8 @@ def _written(context: Context, plan: Plan, turn: int, objections: list[str]) -> 
         read = {draft.template.id: draft.template for draft in answered if draft.template is not None}
         wanted = [template for name, template in read.items() if name not in known][: max(0, left)]
         trials = try_templates(context, wanted, stage)
+        right = [one for one in read.values() if one.id in trials and trials[one.id].failure is None]
+        examine(context, [(one, one.default_config, "") for one in right], stage=stage + TRIAL, brief=True)
         waiting = [draft for draft in answered if not _settled(context, draft, trials, stage)]
     return [draft.taken for draft in drafts if draft.taken]
 
@@ -405,7 +418,7 @@ def _settled(context: Context, draft: TemplateDraft, trials: Mapping[str, Evalua
     if template is not None:
         if template.id not in trials:
             return _give_up(context, draft, UNTRIED, stage)
-        draft.problem = problem_of(trials[template.id])
+        draft.problem = problem_of(trials[template.id]) or _wrong_elsewhere(context, template)
         if draft.problem is None:
             added = [entry for entry in context.log.entries(events.TemplateAdded) if entry.event.id == template.id]
             mine = (stage, branch.parent, branch.kind)

@@ -7,38 +7,27 @@ the tuned workloads and the task's own contents only, so winners must also pass 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
-from typing import Any
 
-from tunesmith.actors.judging.judge import CandidateVerdict
 from tunesmith.graph.context import Context, baseline_quantities, baseline_request
 from tunesmith.graph.journal import events
 from tunesmith.graph.journal.log import REPAIR, RunLog, VerifiedKernel, objective, stage_of, weighted_geomean
 from tunesmith.graph.models.calls import HOPELESS
 from tunesmith.graph.progress import Progress
-from tunesmith.graph.roles.planner import broken_rule, plan_by_rules, searches
+from tunesmith.graph.roles.examination import examine
+from tunesmith.graph.roles.planner import broken_rule, options_of, plan_by_rules, searches
 from tunesmith.graph.roles.templater import measured
 from tunesmith.graph.roles.verdict import FOR_ALL, NOT_EXAMINED, build_verdict, defects, has, least_seconds, variations
 from tunesmith.graph.state import Done, State
-from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.roofline import MAX_ROOFLINE_SHARE
 from tunesmith.kernels.build.artifact import EvaluationRequest
 from tunesmith.kernels.check.verify import Passed, Skipped
 from tunesmith.kernels.measure.bench import WorkloadComparison
 from tunesmith.kernels.measure.timing import Comparison
-from tunesmith.kernels.outcome import TimedOut, describe
-from tunesmith.kernels.rewrite.template import rewrite
 from tunesmith.kernels.spec.task import AnyOpponent, Workload
-from tunesmith.kernels.spec.template import Template, assignments, config_key
+from tunesmith.kernels.spec.template import assignments, config_key
 
-MIN_EXAMINATION_SECONDS = 2.0
-"""Least time left, in seconds, for an examination to begin."""
-NO_TIME = (
-    "the time limit left no time to examine it on odd sizes and other contents; `tunesmith check` does, and so does "
-    "`tunesmith resume` with more time"
-)
 FINALISTS_PER_SHAPE = 2
 """Finalists of one workload, beside the general ones."""
 ROUNDS, SECONDS, MIN_SAMPLING_SECONDS = 40, 0.5, 0.1
@@ -101,7 +90,7 @@ class _Test:
         while True:
             verdict = self.verdict(attempted)
             if waiting := {key: one for key, one in _winners(verdict).items() if key not in attempted}:
-                examine_winners(context, waiting)
+                examine(context, [(context.template(one.template), one.config, key[2]) for key, one in waiting.items()])
                 attempted.update(waiting)
             elif verdict.general is None and context.seconds_left() > 0 and (others := self._replacements()):
                 self.general += others
@@ -280,48 +269,6 @@ def _winners(verdict: events.Verdict) -> dict[VerifiedKernel, events.Winner]:
     return general | {(*row.key, row.workload): row for row in verdict.special}
 
 
-def examine_winners(context: Context, kernels: Mapping[VerifiedKernel, events.Winner]) -> None:
-    """Journals the full verdict on the kernels that have none; an earlier session may have had no time for it."""
-    done = {key for key, kernel in context.log.examinations().items() if kernel.verdict != "not examined"}
-    if not (waiting := {key: kernel for key, kernel in kernels.items() if key not in done}):
-        return
-    context.listener(Progress("test", f"examining {len(waiting)} winning configuration(s)"))
-    left, begun = context.seconds_left(), time.monotonic()
-    results: list[dict[str, Any]] = []
-    failure = NO_TIME
-    if left >= MIN_EXAMINATION_SECONDS:
-        jobs = [(context.template(one.template), one.config, key[2] or None) for key, one in waiting.items()]
-        try:
-            found = context.pool.examine(jobs, seconds=left)
-            if isinstance(found, list):
-                same = ("verdict", "reason", "detail", "steps", "notes", "artifacts", "seed")
-                results = [
-                    {name: getattr(one, name) for name in same}
-                    | {"unexecuted": tuple(map(str, one.unexecuted)), "unreached": _is_unreached(context, job[0], one)}
-                    for job, one in zip(jobs, found, strict=True)
-                ]
-            elif not isinstance(found, TimedOut) or context.seconds_left() >= MIN_EXAMINATION_SECONDS:
-                failure = describe(found)
-        except TunesmithError as error:
-            # The task's baseline is wrong somewhere, which need not end the run.
-            failure = str(error)
-    share = round((time.monotonic() - begun) / len(waiting), 3)
-    results = results or [{"verdict": "not examined", "detail": failure}] * len(waiting)
-    for (key, one), fields in zip(waiting.items(), results, strict=True):
-        about: dict[str, Any] = {"template": one.template, "config": one.config, "workload": key[2], "seconds": share}
-        context.journal.append(events.Examined(**about, **fields))
-
-
-def _is_unreached(context: Context, template: Template, found: CandidateVerdict) -> bool:
-    """Whether lines of its own ran in no check. Rules leave the branches of the plain kernel as they are, but for the
-    text of lines: of their template those do not count that stand among lines which the plain kernel did not run."""
-    left = [(set(one.lines), set(one.beside)) for one in found.unexecuted]
-    if any(lines - beside for lines, beside in left) or not any(lines for lines, _ in left):
-        return any(lines for lines, _ in left)
-    made = rewrite(context.task, context.device.backend).template
-    return made is None or made.source != template.source
-
-
 def account(context: Context, verdict: events.Verdict) -> list[events.ExaminationRow]:
     """The examinations of the winners of `verdict`, as the summary shows them."""
     known, winners = context.log.examinations(), _winners(verdict)
@@ -365,7 +312,9 @@ def _done(context: Context, number: int, verdict: events.Verdict | None) -> Done
             return "floor"
         # A round without a new template costs no call.
         wrote = number > 1 and any(context.log.events(events.TemplateAdded, stage))
-        if wrote and context.models is not None and _gain(context, number) < settings.least_gain:
+        little = wrote and context.models is not None and _gain(context, number) < settings.least_gain
+        # Constants of a kernel that was rewritten are worth a search first.
+        if little and all(one.kind != "expose" for one in options_of(context.tree(), narrow=True)):
             return "little gain"
     # A model may come up with another template where rules have nothing left to search.
     if number > 1 and context.models is None and _exhausted(context, number):

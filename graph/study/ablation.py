@@ -165,7 +165,7 @@ def _settings_of(task: str, name: str, repeat: int, calls: int | None, settings:
     # Without earlier results: repeats and arms would learn from each other. All take the same number of calls.
     values = {"least_gain": 0.0, **settings, "wisdom": False, "arm": arm}
     values |= {"kit": arm == named and settings.get("kit", True), "seed": int(settings.get("seed", 0)) + repeat - 1}
-    if arm.startswith("rewrite"):
+    if arm == "rewrite":
         values["repairs"] = 0
     if arm != "template+search" and (arm != "tree" or values.get("planner") == "rules"):
         known = {name: value for name, value in values.items() if name not in UNCHECKED}

@@ -40,9 +40,9 @@ from tunesmith.kernels.spec.template import Scalar
 )
 def ablate(
     tasks: Annotated[list[str], typer.Argument(metavar="TASK", help="Folders, task.toml files or library tasks.")],
-    arms: Annotated[
-        str, typer.Option(help="Some of rewrite, rewrite+search, template, template+search, tree; or ARM-without-kit.")
-    ] = ("rewrite,template,template+search,tree"),
+    arms: Annotated[str, typer.Option(help="Some of rewrite, template, template+search, tree; or ARM-without-kit.")] = (
+        "rewrite,template,template+search,tree"
+    ),
     repeats: Annotated[int, typer.Option(min=1, help="Runs of each arm, each with a seed of its own.")] = 3,
     calls: Annotated[
         int | None, typer.Option(min=1, help="Number of model calls that each run may make (default: no limit).")

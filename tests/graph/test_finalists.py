@@ -90,7 +90,7 @@ def test_lines_in_a_branch_that_the_plain_kernel_does_not_take_count_where_rules
     monkeypatch.setattr(SimulatedPool, "beside", beside)
     if of_rules:
         (template,) = load_task(str(SCALE_ADD)).sources("opencl").templates
-        monkeypatch.setattr("tunesmith.graph.roles.tester.rewrite", lambda *_: Rewritten(template))
+        monkeypatch.setattr("tunesmith.graph.roles.examination.rewrite", lambda *_: Rewritten(template))
     assert (tune_whole(tmp_path / "run").summary.general.config == winner) is wins
 
 

@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import pytest
 from journal_rows import rows
-from model_runs import DATA, LIBRARY, SOURCE, branch, explain, keys, plan, run, template
+from model_runs import DATA, LIBRARY, SOURCE, branch, explain, go_on, keys, plan, run, template
+from simulated_pool import SimulatedPool
 
 from tunesmith.graph.context import Context
 from tunesmith.graph.models.calls import ModelCall, ModelFailed, Waiting
@@ -17,7 +18,7 @@ from tunesmith.graph.roles.templater import Problem, TemplateAnswer, problem_of,
 from tunesmith.kernels.outcome import CompileFailed, Evaluation
 from tunesmith.kernels.spec.task import TaskError
 from tunesmith.kernels.spec.taskfile import load_task
-from tunesmith.kernels.spec.template import Template
+from tunesmith.kernels.spec.template import Template, config_key
 
 pytestmark = pytest.mark.usefixtures("simulation")
 
@@ -102,6 +103,34 @@ def test_what_does_not_work_goes_back_with_the_reason_and_is_taken_when_it_does(
     problem = problem_of(Evaluation("runs", {}, {"16384": CompileFailed("runs:3:5: error: use of 'y'", log)}))
     assert problem is not None and problem.log == log
     assert problem.in_short == "It does not compile with its default configuration. runs:3:5: error: use of 'y'"
+
+
+def test_what_is_wrong_beside_the_task_s_own_data_goes_back_before_its_search(tmp_path: Path) -> None:
+    """The author hears of it, the search does not meet it, and a run that is taken up does not examine it again."""
+    default = {"GROUP": 16, "ITEMS": 1, "UNROLL": 0}
+    SimulatedPool.wrong.append(default)
+
+    def script(call: ModelCall) -> Any:
+        if "repair" in call.name:
+            if SimulatedPool.wrong:
+                SimulatedPool.wrong.clear()
+                raise KeyboardInterrupt
+            return template(name="repaired", source=f"// repaired\n{SOURCE}")
+        return good(call)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "run", script, rounds=1)
+    assert SimulatedPool.examined == [config_key(default)]
+    result, models = go_on(tmp_path / "run", script)
+    assert result.summary.general is not None and SimulatedPool.examined[:2] == [config_key(default)] * 2
+    (repair,) = models.asked("template")
+    assert "wrong on other sizes or contents" in repair.messages[-1].content
+    assert "it is wrong on odd sizes" in repair.messages[-1].content
+    found = rows(tmp_path / "run", "examined")
+    assert [(event.data["brief"], event.data["verdict"]) for event in found] == [
+        (True, "rejected"), (True, "accepted"), (False, "accepted")
+    ]  # fmt: skip
+    assert all(one.template.startswith("repaired") for one in result.summary.examined)
 
 
 @pytest.mark.parametrize(

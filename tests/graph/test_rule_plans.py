@@ -248,11 +248,15 @@ def test_all_is_spent_each_has_a_turn_and_none_more_than_the_maximum(values: lis
 
 
 def test_every_call_is_for_code_and_each_kind_is_tried(tmp_path: Path) -> None:
-    result, models = run(tmp_path / "run", code, rounds=3, evaluations=30, planner="rules", least_gain=0.0)
+    def near(call: ModelCall) -> Any:
+        """Whole kernels come near to the best of the template."""
+        return rewrite(f"LIKE 16 16 0 {call.custom_id}") if call.schema is RewriteAnswer else code(call)
+
+    result, models = run(tmp_path / "run", near, rounds=3, evaluations=30, planner="rules", least_gain=0.0)
     assert result.valid and models is not None
     assert all(".template." in name for name in models.paid), "none is for a plan or an explanation"
     first, second, third = plans_of(tmp_path / "run")
-    assert [(one.kind, one.parent) for one in first.branches] == [("template", "baseline"), ("rewrite", "baseline")]
+    assert [(one.kind, one.parent) for one in first.branches] == [("rewrite", "baseline"), ("template", "baseline")]
     whole = next(event for event in events(tmp_path / "run", TemplateAdded) if event.made_by == "rewrite")
     assert not whole.template.has_choices
     # The best template is searched further without a call; the rewrite that came near it gets parameters.
@@ -344,7 +348,7 @@ def test_an_answer_that_the_run_has_already_is_a_call_without_gain(tmp_path: Pat
         return rewrite("LIKE 16 16 0") if call.schema is RewriteAnswer else template()
 
     run(tmp_path / "run", script, rounds=4, evaluations=40, planner="rules")
-    assert [event.made_by for event in events(tmp_path / "run", TemplateAdded)] == ["template", "rewrite"]
+    assert [event.made_by for event in events(tmp_path / "run", TemplateAdded)] == ["rewrite", "template"]
     exposed = [one for later in plans_of(tmp_path / "run") for one in later.branches if one.kind == "expose"]
     assert len({one.parent for one in exposed}) == len(exposed), "the same question is not asked twice"
 
@@ -367,17 +371,19 @@ def failure(parent: str, kind: Any, answers: int) -> BranchAbandoned:
 def test_what_is_known_of_a_tree_and_the_kinds_that_it_allows() -> None:
     first = node("first", "template", 1, 0.2)
     whole = node("whole", "rewrite", 1, 0.21)
-    assert [one.kind for one in options_of(Tree(()))] == ["template", "rewrite"]
+    assert [one.kind for one in options_of(Tree(()), narrow=True)] == ["template", "rewrite"]
     kinds = ["expose", "extend", "rewrite", "template"]
-    found = options_of(Tree((first, whole)))
+    assert [one.kind for one in options_of(Tree((first, whole)), narrow=False)][:2] == ["rewrite", "expose"]
+    found = options_of(Tree((first, whole)), narrow=True)
     assert [one.kind for one in found] == kinds and [one.parent for one in found[:2]] == [whole.id, first.id]
-    assert found[3].moves != options_of(Tree(()))[0].moves, "another organisation than the first"
+    assert found[3].moves != options_of(Tree(()), narrow=True)[0].moves, "another organisation than the first"
     failed = failure(whole.id, "expose", 2)
     wider = node("wider", "extend", 2, 0.19, parent=first.id)
-    later = options_of(Tree((first, whole, wider), (failed,)))
-    assert [one.kind for one in later] == ["rewrite", "template", "extend"], "the kernel is not exposed again"
-    assert later[2].parent == wider.id
-    assert [one.kind for one in options_of(Tree((first, whole), (failure("baseline", "rewrite", 0),)))] == kinds
+    later = options_of(Tree((first, whole, wider), (failed,)), narrow=True)
+    assert [one.kind for one in later] == ["extend", "rewrite", "template"], "the kernel is not exposed again"
+    assert later[0].parent == wider.id
+    unanswered = Tree((first, whole), (failure("baseline", "rewrite", 0),))
+    assert [one.kind for one in options_of(unanswered, narrow=True)] == kinds
     # Kinds that do not fit their parent are named.
     tuned = node("a", "template", 1, 0.5)
     whole = node("b", "rewrite", 1, 0.5)

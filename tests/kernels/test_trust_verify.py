@@ -631,6 +631,10 @@ def test_a_kernel_is_checked_on_made_up_shapes_of_which_none_is_left_out(task: T
     skipped = [step for one in found for step in one.steps if isinstance(step, Skipped) and step.reason == "reference"]
     # Sums of the least numbers may overflow.
     assert all("cannot hold" in step.why for step in skipped), skipped
+    brief = replace(options, deadlines=Deadlines(check=4.0), brief=True)
+    briefly = judge(task, device.limits, device.index, questions, brief)
+    assert [one.verdict for one in briefly] == ["accepted", "rejected"], briefly
+    assert briefly[0].steps and not any(step.own for step in briefly[0].steps if isinstance(step, Passed))
 
 
 @pytest.mark.usefixtures("without_sanitizer")
