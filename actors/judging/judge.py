@@ -680,7 +680,7 @@ REACHING_BATCH = 8
 """Steps that enter further blocks between two looks at the blocks that have not run yet."""
 CHECK_SECONDS = {"gpu": 20.0, "cpu": 60.0}
 """Time for the steps on made-up workloads, by the kind of device, unless the user says otherwise."""
-BRIEF_SHARE = 0.25
+BRIEF_SHARE = 0.1
 """Share of that time that a brief verdict takes."""
 REACHING_SHARE = 0.25
 """Share of that time that is kept for entering blocks which the other steps do not enter."""

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
@@ -191,17 +190,18 @@ def _stalls(tree: Tree, number: int, least_gain: float) -> bool:
 
 
 def options_of(tree: Tree, narrow: bool) -> list[Branch]:
-    """The branches that the tree allows to be written next, one of each kind. A rewrite comes first, or, to `narrow`
-    what was found, parameters; then kinds with the fewest answers since the first round, and among equals the kind that
-    gained most per call on the kernels that we measured."""
-    if not (best := tree.ranked[:2]):
-        begun = [_branch(BASELINE, "template"), _branch(BASELINE, "rewrite")]
-        return begun if narrow else begun[::-1]
+    """The branches that the tree allows to be written next, one of each kind, those first that gained most per call on
+    the kernels that we measured; but a rewrite comes before all, unless the rounds `narrow` down what was found."""
+    if best := tree.ranked[:2]:
+        found = _from(best, tree)
+    else:
+        found = [_branch(BASELINE, "template"), _branch(BASELINE, "rewrite")]
+    return found if narrow else sorted(found, key=lambda branch: branch.kind != "rewrite")
+
+
+def _from(best: Sequence[Node], tree: Tree) -> list[Branch]:
     made: list[Node | BranchAbandoned] = [*tree.nodes, *tree.attempts]
-    children, answers = {(one.parent, one.made_by) for one in made}, Counter[BranchKind]()
-    for one in made:
-        answers[one.made_by] += one.answers if one.round > 1 else 0
-    top, found = best[0], list[Branch]()
+    children, top, found = {(one.parent, one.made_by) for one in made}, best[0], list[Branch]()
     near = MAX_EXPOSED_TIME_RATIO * (top.best or math.inf)
     whole = (node for node in tree.ranked if not node.template.has_choices and (node.best or math.inf) < near)
     if node := next((node for node in whole if (node.id, "expose") not in children), None):
@@ -214,9 +214,7 @@ def options_of(tree: Tree, narrow: bool) -> list[Branch]:
         stuck = [f"more values of {edges}"] if edges else []
         stuck += [f"another choice in the place of {dead}, without effect"] if dead else []
         found.append(_branch(node.id, "extend", *stuck, _MOVES["extend"]))
-    found += [_branch(top.id, "rewrite"), _branch(top.id, "template", _ANEW)]
-    first = ("expose", "extend") if narrow else ("rewrite",)
-    return sorted(found, key=lambda branch: (branch.kind not in first, answers[branch.kind]))
+    return [*found, _branch(top.id, "rewrite"), _branch(top.id, "template", _ANEW)]
 
 
 def _branch(parent: str, kind: BranchKind, *moves: str) -> Branch:

@@ -263,8 +263,8 @@ class WorkloadData:
 
     def slack(self, index: int, *, lenient: bool) -> dict[str, Any]:
         """Errors that are accepted beside the tolerance for what set `index` holds, as flat float64 arrays by output
-        name. They are multiples of the change of the reference's results when each input changes by a rounding of
-        float32, or of float64 for a task in that.
+        name. They are multiples of the change of the reference's results when it computes in float32, on inputs each
+        of which changes by a rounding of that; in float64 for an input in that.
 
         lenient: `ROUNDING_FACTOR` times the change of each element, or more for long sums on tensor cores, as where
         large numbers cancel, or exponents are large, no tolerance that was chosen for other contents is fair. Where
@@ -300,7 +300,9 @@ class WorkloadData:
         return values_of(self.device.xp, self.task, self.workload, inputs)
 
     def _changes(self, index: int, output: str) -> Any:
-        """The change of a result when each input changes by about a rounding: the largest of `ROUNDING_ATTEMPTS`.
+        """The change of a result when each input changes by about a rounding: the largest of `ROUNDING_ATTEMPTS`. What
+        NumPy computes of inputs in float32 is in float32 as well, and shows what is lost between operations, as by the
+        difference of a probability near one and one; PyTorch does not mix the types.
 
         The size of the change differs from input to input: equal sizes would cancel each other exactly where the
         numbers do, in three of eight elements of a sum of two products. For results that are whole numbers, such as
@@ -315,7 +317,9 @@ class WorkloadData:
                 for place in self.inputs:
                     if DTYPES[place.dtype].is_float:
                         value = values[place.argument.name]
-                        moved[place.argument.name] = value * _factors(xp, value, place, rng, ties=whole[output])
+                        changed = value * _factors(xp, value, place, rng, ties=whole[output])
+                        narrow = DTYPES[place.dtype].size < 8 and self.task.framework != "torch"
+                        moved[place.argument.name] = changed.astype(np.float32) if narrow else changed
                 for name, result in self._results(moved).items():
                     if whole[name] == whole[output]:
                         with np.errstate(invalid="ignore"):

@@ -47,7 +47,7 @@ from tunesmith.kernels.spec.taskfile import library_tasks, load_task, read_task
 
 pytestmark = pytest.mark.usefixtures("without_sanitizer")
 DATA = Path(__file__).resolve().parent.parent / "data"
-FINE, CRASH = 0, 2
+FINE, CRASH, UNWRITTEN = 0, 2, 6
 KNOWN = Roofline()
 """For a judgement in which the device's roofs do not matter: measuring them takes longer than the rest of it."""
 
@@ -96,6 +96,17 @@ def verdicts(task: Task, device: Any, *troubles: int, **options: Any) -> list[Ca
     template = task.sources("opencl").templates[0]
     questions = [(template, {"GROUP": 16, "TROUBLE": trouble}, "16384") for trouble in troubles]
     return judge(task, device.limits, device.index, questions, JudgeOptions(**{"roofline": KNOWN} | options))
+
+
+def test_a_brief_verdict_is_on_made_up_sizes_alone(task: Task, device: Any) -> None:
+    template = task.sources("opencl").templates[0]
+    questions = [(template, {"GROUP": 16, "TROUBLE": trouble}, None) for trouble in (FINE, UNWRITTEN)]
+    # The first step does not count, so that the time is enough for it on a busy machine.
+    options = JudgeOptions(deadlines=Deadlines(check=20.0), brief=True)
+    fine, wrong = judge(task, device.limits, device.index, questions, options)
+    passed = [step for step in fine.steps if isinstance(step, Passed)]
+    assert fine.accepted and passed and not any(step.own for step in passed)
+    assert (wrong.verdict, wrong.reason) == ("rejected", "unwritten")
 
 
 def with_reference(task: Task, first: str) -> Task:

@@ -382,8 +382,6 @@ def test_what_is_known_of_a_tree_and_the_kinds_that_it_allows() -> None:
     later = options_of(Tree((first, whole, wider), (failed,)), narrow=True)
     assert [one.kind for one in later] == ["extend", "rewrite", "template"], "the kernel is not exposed again"
     assert later[0].parent == wider.id
-    unanswered = Tree((first, whole), (failure("baseline", "rewrite", 0),))
-    assert [one.kind for one in options_of(unanswered, narrow=True)] == kinds
     # Kinds that do not fit their parent are named.
     tuned = node("a", "template", 1, 0.5)
     whole = node("b", "rewrite", 1, 0.5)
