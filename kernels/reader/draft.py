@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tunesmith.kernels.build.guard import HEADERS, STANDARD, refuse_text, without_comments
+from tunesmith.kernels.build.guard import refuse_text, without_comments
 from tunesmith.kernels.reader.accessors import without_accessors
 from tunesmith.kernels.reader.facts import (
     Facts,
@@ -41,13 +41,14 @@ from tunesmith.kernels.reader.parse import (
     doubt,
     kind,
     library,
+    shortened,
     split,
     uncommented,
     unquoted,
     walk,
 )
 from tunesmith.kernels.reader.signature import refused
-from tunesmith.kernels.reader.slice import Slice, listed, shortened, sliced
+from tunesmith.kernels.reader.slice import Slice, listed, sliced
 from tunesmith.kernels.spec.dtypes import C_TYPES, DTYPES
 from tunesmith.kernels.spec.expression import FUNCTIONS, parse
 from tunesmith.kernels.spec.taskfile import MARK
@@ -57,9 +58,6 @@ _BEHIND_ELEMENT = r"\bconst\b\s*|\s*\*.*|\s*\b\w+\s*\[.*"
 MAX_INCLUDING = 2
 """Files that include a header whose kernel they may complete, of which each is read in turn."""
 _PLURAL = {"is": "are", "has": "have", "holds": "hold", "points": "point"}
-KNOWN = HEADERS | STANDARD.keys()
-"""Headers that need not be found."""
-
 
 Draft = tuple[str, dict[str, str]]
 """A drafted task: the kernel's name, and the text of its files by their names."""
@@ -129,7 +127,7 @@ def read_kernel(
     unit = Unit(code, Path(place), backend, folders, defines)
     found = unit.entry(entry, option)
     part = first = sliced(unit, found)
-    while unit.adopts(part.unknown, guesses=not _missing(unit)):
+    while unit.adopts(part.unknown, guesses=not unit.absent):
         found = unit.entry(entry, option)
         part = sliced(unit, found)
     wrong = bool({*part.doubts} - {*first.doubts})
@@ -196,16 +194,22 @@ def _obstacles(unit: Unit, found: Entry, part: Slice, unknown: Sequence[Unknown]
     of_type = rf"\b(?:{'|'.join(one.name for one in unknown if one.what == 'type') or '(?!)'})\b[^;(){{}}=]*\b"
     unknown = [one for one in unknown if one.what == "type" or not re.search(rf"{of_type}{one.name}\b", unit.code)]
     if unknown:
-        headers = f"name with -I the folders of headers that were not found ({shortened(_missing(unit))}), or"
-        remedy = headers if _missing(unit) else "declare them in it, or give"
-        obstacles.append(f"it uses undeclared names: {listed(unknown)}; {remedy} macros with -D")
+        obstacles.append(f"it uses undeclared names: {listed(unknown)}; {unit.remedy}")
+    # Clang leaves a variable out whose type is not known, with what is passed beside it.
+    kept = " ".join(unit.texts) if any(one.name == "texture" for one in unit.unknown.values()) else ""
+    bound = dict.fromkeys(re.findall(r"\btexture\s*<[^;{}()]*>\s*(\w+)\s*[,;]", kept))
+    if textures := [one for one in bound if re.search(rf"\btex\w+\s*\(\s*{one}\b", part.text)]:
+        why = "which CUDA has no more: read an array that it takes as a parameter instead"
+        noun = "texture" + "s" * (len(textures) > 1)
+        obstacles.append(f"it reads the {noun} {' and '.join(textures)}, {why}")
     if part.undefined:
         obstacles.append(f"it declares, but does not define, {shortened(part.undefined)}: include the file that does")
     wrong_text = re.compile(r"unexpected|expected (?:'|expr)|subscripted")
     syntax = [one for one in unit.faults(lambda *_: True) if wrong_text.match(one.spelling)]
     ends = [one for one in syntax if not unit.text(one.location.file.name)[one.location.offset :].strip()]
     broken = [one for one in syntax if doubt(one) in part.doubts or (one in ends and one.spelling == "expected '}'")]
-    obstacles += [unit.refusal(one) for one in broken[:1]]
+    # What is wrong with a line may be a name in it that is not known.
+    obstacles += [text for text in map(unit.refusal, broken[:1]) if not unknown or "macros" in text]
     if (objection := refuse_text(part.text, backend)) is not None:
         remedy = "" if objection.rule == "includes" else "; remove it or write out what you need of it"
         obstacles.append(f"{objection.detail.rstrip('.')}{remedy}")
@@ -219,15 +223,6 @@ def _including(file: Path, code: str) -> list[tuple[str, str]]:
     line = re.compile(rf'^[ \t]*#[ \t]*include[ \t]*[<"](?:[^>"\n]*/)?{re.escape(file.name)}[>"]', re.MULTILINE)
     found = [(one, text) for one, text in texts.items() if line.search(text)][:MAX_INCLUDING]
     return [(str(one), made) for one, text in found for made in (line.sub(lambda _: code, text, count=1), text)]
-
-
-_OF_COMPILER = r"\w+|experimental/\w+|(?:c?std|sys/)\w+\.h|cuda\w*\.h"
-"""Headers of C++, of the system and of CUDA."""
-
-
-def _missing(unit: Unit) -> list[str]:
-    """The author's headers that were not found."""
-    return [one for one in unit.missing if one not in KNOWN and not re.fullmatch(_OF_COMPILER, one)]
 
 
 def _with_local_memory(text: str, name: str, facts: Facts, declared: Sequence[str]) -> str:

@@ -47,7 +47,7 @@ def refused(one: Parameter, used: Collection[str]) -> str:
     kind, inner = one.kind, one.kind.element if one.pointer else None
     if not one.name:
         return "has no name: give it one"
-    if unusual := _unusual(one):
+    if (unusual := _unusual(one)) and not (_ARRAYS in unusual and one.dtype):
         return unusual
     texture = re.search("Texture|cudaSurface", one.cursor.type.spelling) is not None
     if (one.local or one.dtype) and not texture:

@@ -12,7 +12,7 @@ import pytest
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.reader.draft import draft
-from tunesmith.kernels.reader.parse import SourceError
+from tunesmith.kernels.reader.parse import SourceError, built_in
 
 INDEX = "const I i = blockIdx.x * blockDim.x + threadIdx.x;"
 
@@ -316,6 +316,43 @@ def test_members_of_a_class_that_nothing_declares_are_not_names_of_the_source(tm
         why.value
     )
     assert "accepted headers" not in str(why.value)
+
+
+@pytest.mark.parametrize(
+    ("head", "of_class", "why"),
+    [
+        ("template <class T, bool B = T::on>", "", "cannot be made: say what it is over, as --entry 'k<...>'."),
+        ("template <int B>", "y[0] = Of<B>().next;", "cannot be made: no member named 'next' in 'Of<4>', and nothing"),
+    ],
+)
+def test_why_a_template_cannot_be_made_is_said_of_itself(head: str, of_class: str, why: str) -> None:
+    of = "template <int B> struct Of { int a; };\n"
+    code = (
+        f"{of}{head} __global__ void k(float* y) {{ *y = 1; {of_class} }}\nvoid f() {{ std::vector<int> v; v->a(); }}"
+    )
+    with pytest.raises(SourceError) as caught:
+        drafted(code)
+    assert why in str(caught.value)
+
+
+def test_of_headers_of_one_name_that_of_the_folder_of_the_sources_name_is_taken(tmp_path: Path) -> None:
+    for folder, type_ in (
+        (".git", "int"),
+        ("src/cuda", ""),
+        ("include/of/hip", "float"),
+        ("include/of/cuda", "double"),
+    ):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / ("real.h" if type_ else "k.cu")).write_text(f"typedef {type_} real;")
+    code = '#include "real.h"\n__global__ void k(real* y) { y[threadIdx.x] = 1; }'
+    assert 'dtype = "float64"' in drafted(code, where=str(tmp_path / "src/cuda/k.cu"))[0]
+
+
+def test_what_is_read_ahead_of_a_source_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    built_in.cache_clear()
+    drafted("__global__ void k(float* y) { y[threadIdx.x] = 1; }")
+    assert not [*tmp_path.iterdir()]
 
 
 def test_any_number_of_headers_may_not_be_here(tmp_path: Path) -> None:
