@@ -123,8 +123,10 @@ def read_kernel(
     if hole := re.search(r"\{%.*?%\}|(?<=\s)\{\{ *[A-Za-z_]\w* *\}\}", code):
         why = "before this file is a source: give the text that it makes of it"
         raise SourceError(f"{place}: a program fills in {hole[0]} {why}.")
-    code = marked(without_accessors(code)) if backend == "cuda" else _passable(code)
-    unit = Unit(code, Path(place), backend, folders, defines)
+    text = marked(without_accessors(code)) if backend == "cuda" else _passable(code)
+    unit = Unit(text, Path(place), backend, folders, defines)
+    if backend == "cuda" and "PackedTensorAccessor" in (headers := "\n".join(unit.texts[1:])):
+        unit = Unit(marked(without_accessors(code, headers)), Path(place), backend, folders, defines)
     found = unit.entry(entry, option)
     part = first = sliced(unit, found)
     while unit.adopts(part.unknown, guesses=not unit.absent):

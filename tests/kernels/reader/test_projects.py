@@ -215,6 +215,20 @@ def test_accessors_of_tensors_are_pointers_with_the_sizes_in_use(nvrtc: Any, bod
     compiles(nvrtc, source)
 
 
+def test_names_for_accessors_of_any_element_are_known_from_headers_too(tmp_path: Path) -> None:
+    (tmp_path / "of.h").write_text(
+        "template <typename T, int N>\n    using Of = torch::PackedTensorAccessor32<T, N, torch::RestrictPtrTraits>;\n"
+    )
+    code = """#include "of.h"
+    using Row = at::PackedTensorAccessor64<double, 1>;
+    template <typename T> __global__ void k(const Of<T, 2> x, Of<T, 1> y, Row z) {
+        const int i = blockIdx.x * blockDim.x + threadIdx.x;
+        if (i < y.size(0)) y[i] = x[i][0] + z[i]; }"""
+    task, source = drafted(code, where=str(tmp_path / "k.cu"))
+    assert "k(T* __restrict__ x, int x_size1, T* __restrict__ y, int y_size0, double* z)" in source
+    assert '"y", role = "out", dtype = "T", shape = ["y_size0"]' in task
+
+
 def test_instances_that_a_file_asks_for_bind_a_template_which_another_file_launches(tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
     (tmp_path / "ops.cu").write_text("template <class T> void f(T* x, int n) { k<T, 8><<<blocks(n), 64>>>(x, n); }")
