@@ -8,11 +8,13 @@ body begins with the structure, made of these parameters. Members that no functi
 
 from __future__ import annotations
 
+import itertools
 import keyword
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -495,6 +497,9 @@ def _flat(
     for member in members:
         called, type_ = f"{name}_{member.spelling}", member.type.get_canonical()
         at = f"{path}.{member.spelling}"
+        lengths, inner_type = list[int](), type_
+        while inner_type.kind.name == "CONSTANTARRAY":
+            lengths, inner_type = [*lengths, inner_type.element_count], inner_type.element_type
         if member.get_usr() not in used:
             in_c = "{0}" if type_.kind.name in ("RECORD", "CONSTANTARRAY") else "0"
             values.append("{}" if language == "cuda" else in_c)
@@ -504,12 +509,13 @@ def _flat(
             parameters |= inner[0]
             values.append(inner[1])
             plain = plain and bool(inner[1])
-        elif (
-            type_.kind.name == "CONSTANTARRAY" and _is_plain(type_.element_type) and type_.element_count <= MAX_ELEMENTS
-        ):
-            names = [f"{called}_{number}" for number in range(type_.element_count)]
-            kept = type_.element_type.spelling
-            parameters |= {f"{kept} {one}": f"{at}[{number}]" for number, one in enumerate(names)}
+        elif lengths and _is_plain(inner_type) and prod(lengths) <= MAX_ELEMENTS:
+            places = [*itertools.product(*map(range, lengths))]
+            names = ["_".join([called, *map(str, place)]) for place in places]
+            parameters |= {
+                f"{inner_type.spelling} {one}": at + "".join(f"[{index}]" for index in place)
+                for one, place in zip(names, places, strict=True)
+            }
             values.append(f"{{{', '.join(names)}}}")
         elif _is_plain(type_):
             to_void = type_.kind.name == "POINTER" and type_.get_pointee().kind.name == "VOID"

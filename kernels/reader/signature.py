@@ -19,8 +19,6 @@ from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Argument, Task, TaskError
 from tunesmith.kernels.spec.template import BACKENDS, Template
 
-_ARRAYS = "a pointer to arrays"
-
 
 def _unusual(one: Parameter) -> str:
     """Why a parameter is neither a value nor a pointer to elements, and the remedy; empty where it is."""
@@ -29,16 +27,10 @@ def _unusual(one: Parameter) -> str:
         return f"is a reference: declare it by value, as `{bare(kind.spelling)} {one.name}`"
     if one.pointer and one.cursor.type.get_canonical().get_pointee().kind.name == "FUNCTIONPROTO":
         return "is a pointer to a function: call a __device__ function by its name instead"
-    if inner is None or inner.element is None or inner.what not in ("pointer", "array"):
+    if inner is None or inner.element is None or inner.what != "pointer":
         return ""
-    const = "const " if kind.const or (inner.const and inner.what == "array") else ""
-    array = f"`{const}{bare(inner.element.spelling)}* {one.name}`"
-    if inner.what == "pointer":
-        return (
-            f"is a pointer to pointers: join the arrays into one, {array}, with another argument for where each begins"
-        )
-    instead = f"declare it as {array}, and for {one.name}[i][j] write {one.name}[i * LENGTH + j]"
-    return f"is {_ARRAYS}: {instead} with the length of a row"
+    array = f"`{'const ' if kind.const else ''}{bare(inner.element.spelling)}* {one.name}`"
+    return f"is a pointer to pointers: join the arrays into one, {array}, with another argument for where each begins"
 
 
 def refused(one: Parameter, used: Collection[str]) -> str:
@@ -47,7 +39,7 @@ def refused(one: Parameter, used: Collection[str]) -> str:
     kind, inner = one.kind, one.kind.element if one.pointer else None
     if not one.name:
         return "has no name: give it one"
-    if (unusual := _unusual(one)) and not (_ARRAYS in unusual and one.dtype):
+    if unusual := _unusual(one):
         return unusual
     texture = re.search("Texture|cudaSurface", one.cursor.type.spelling) is not None
     if (one.local or one.dtype) and not texture:
@@ -60,7 +52,10 @@ def refused(one: Parameter, used: Collection[str]) -> str:
     if texture or "image" in kind.spelling or "sampler" in kind.spelling:
         return "holds an image or a texture, which no argument can be: read and write arrays instead, such as `float*`"
     record = one.cursor.type.get_canonical()
-    fields = [*(record if inner is None else record.get_pointee()).get_fields()]
+    record = record if inner is None else record.get_pointee()
+    while record.kind.name == "CONSTANTARRAY":
+        record = record.element_type
+    fields = [*record.get_fields()]
     members = [one.spelling for one in fields if one.get_usr() in used] or [one.spelling for one in fields]
     if inner is not None:
         why = "have several types" if members else "are not known"
@@ -139,8 +134,7 @@ def require_signature(task: Task, template: Template, where: str) -> str:
 
 def _require_match(task: Task, argument: Argument, parameter: Parameter, where: str) -> None:
     place = f"{where}: argument {argument.name} and the parameter {parameter.name} of {task.entry} do not agree"
-    if (unusual := _unusual(parameter)) and _ARRAYS not in unusual:
-        # Rows of a fixed length lie one after the other, as in an array of the task.
+    if unusual := _unusual(parameter):
         raise TaskError(f"{place}: the parameter {unusual}.")
     pointer = argument.role != "scalar"
     if pointer != parameter.pointer:

@@ -166,7 +166,8 @@ def test_members_of_structures_become_parameters(nvrtc: Any) -> None:
     ):
         assert line in task, task
     assert 'grid = ["ceil_div(p_size_cols, 128)"], block = [128] }\n' in task
-    assert "p_gain_1" in task and "p_size_rows" not in task and "p_rows" not in task and "of_the_host" not in task
+    assert "p_gain_1" in task and "p_turn_1_0" in task
+    assert "p_size_rows" not in task and "p_rows" not in task and "of_the_host" not in task
     compiles(nvrtc, "#define T float\n" + source)
 
 

@@ -605,7 +605,7 @@ class TestTask:
             ("#include <torch/extension.h>\n", "", "", "at::f(a) *", "undeclared names: at (my.cu:5)"),
             ("template <typename... T>", "int n", "int n, T... rest", "a *", "any number of parameters"),
             ("", "float* y", "float** y", "a *", "is a pointer to pointers: join the arrays into one, `float* y`"),
-            (TWO, "float* in", "Two (*in)[4]", "a *", "declare it as `const Two* in`, and for in[i][j] write"),
+            (TWO, "float* in", "Two (*in)[4]", "in[i][1].p *", "make an array of each member that is used (p)"),
             ("texture<int, 1, cudaReadMode> t, u;", "", "", "tex1Dfetch(t, i) *", "it reads the texture t, which CUDA"),
             ("", "int n", "const int& n", "a *", "is a reference: declare it by value, as `int n`"),
             ("", "float a", "float (*a)(float)", "a(1) *", "is a pointer to a function"),
