@@ -125,6 +125,9 @@ def read_kernel(
     if hole := re.search(r"\{%.*?%\}|(?<=\s)\{\{ *[A-Za-z_]\w* *\}\}", code):
         why = "before this file is a source: give the text that it makes of it"
         raise SourceError(f"{place}: a program fills in {hole[0]} {why}.")
+    # PyTorch's numbers of 16 bits are those of CUDA.
+    for theirs, own in (("Half", "__half"), ("BFloat16", "__nv_bfloat16")) if backend == "cuda" else ():
+        code = re.sub(rf"(?:::)?\b(?:c10|at|torch)::{theirs}\b", own, code)
     text = marked(without_accessors(code)) if backend == "cuda" else _passable(code)
     unit = Unit(text, Path(place), backend, folders, defines)
     if backend == "cuda" and "PackedTensorAccessor" in (headers := "\n".join(unit.texts[1:])):

@@ -327,7 +327,7 @@ class _Search:
         usual = [tuple(one.get(axis, 1) for axis in "xyz") for one in placed]
         if not 1 <= prod(fixed) <= 1024:
             fixed = ()
-        possible = len(stated) == len(threads) and 1 <= prod(stated) <= 1024
+        possible = stated and len(stated) >= len(threads) and 1 <= prod(stated) <= 1024
         blocks = [fixed] if fixed else [*([stated] if possible else []), *usual]
         best: tuple[tuple[int, ...], list[Run], Sequence[int]] | None = None
         several = [self.sets, self._sets(_SMALL, 16)] if len(threads) > 1 else [self.sets]

@@ -249,6 +249,12 @@ class TestLaunch:
         code = PLAIN.replace("int n", "int n, int rowStart").replace("(i", "(i >= rowStart && i")
         assert "FILL: the value of rowStart" in line(code, "rowStart") and "rowStart" not in line(code, "sizes")
 
+    def test_a_block_of_the_source_holds_where_no_run_uses_its_threads(self) -> None:
+        code = "__global__ void k(float* y, int n) { for (int i = 0; i < n / 999; i++) y[32 * i + threadIdx.x] = 1; }\n"
+        assert "block = [32] }  # FILL" in line(
+            code + of_host("N dim3 b(32), g = up(n); k<<<g, b>>>(x, n); }"), "launch"
+        )
+
     def test_a_grid_of_a_million_threads_is_run(self) -> None:
         code = PLAIN.replace("i < n", "i < 1024 * 1024") + of_host("N k<<<1024, 1024>>>(x, x, n); }")
         assert line(code, "y").endswith('role = "out", dtype = "float32", shape = ["1048576"] },')
@@ -300,6 +306,11 @@ class TestSlice:
     def test_words_of_older_languages_are_read(self, nvrtc: Any) -> None:
         code = f"extern int n;\nnamespace own {{\n{PLAIN.replace('int i', 'register int i')}}}"
         assert compiles(nvrtc, code) and "extern int" not in baseline(code) and "FILL" not in line(code, "y")
+
+    def test_numbers_of_pytorch_are_those_of_cuda(self, nvrtc: Any) -> None:
+        code = PLAIN.replace("const float", "const c10::Half").replace("float* y", "at::BFloat16* y")
+        assert 'dtype = "float16"' in line(code, "x") and 'dtype = "bfloat16"' in line(code, "y")
+        assert compiles(nvrtc, code.replace("x[i]", "float(x[i])"))
 
     def test_rows_of_a_fixed_length_are_the_last_dimensions(self, nvrtc: Any) -> None:
         code = KERNEL.replace("BODY", "x[i][0][1]").replace("* y", " (*y)[3]").replace("* x", " (*x)[2][4]")
