@@ -203,12 +203,12 @@ def _obstacles(unit: Unit, found: Entry, part: Slice, unknown: Sequence[Unknown]
     if unknown:
         obstacles.append(f"it uses undeclared names: {listed(unknown)}; {unit.remedy}")
     # Clang leaves a variable out whose type is not known, with what is passed beside it.
-    kept = " ".join(unit.texts) if any(one.name == "texture" for one in unit.unknown.values()) else ""
-    bound = dict.fromkeys(re.findall(r"\btexture\s*<[^;{}()]*>\s*(\w+)\s*[,;]", kept))
-    if textures := [one for one in bound if re.search(rf"\btex\w+\s*\(\s*{one}\b", part.text)]:
-        why = "which CUDA has no more: read an array that it takes as a parameter instead"
-        noun = "texture" + "s" * (len(textures) > 1)
-        obstacles.append(f"it reads the {noun} {' and '.join(textures)}, {why}")
+    kept = [part.text, *(unit.texts if any(one.name == "texture" for one in unit.unknown.values()) else [])]
+    bound = re.findall(r"(?:\btexture\s*<[^;{}()]*>|\bcudaTextureObject_t)\s*(\w+)\s*[,;]", "\n".join(kept))
+    read = r"\btex\w+\s*(?:<[^()]*>)?\(\s*{}\b"
+    if textures := [one for one in dict.fromkeys(bound) if re.search(read.format(one), part.text)]:
+        why = "which no launch of a task binds: read an array that it takes as a parameter instead"
+        obstacles.append(f"it reads the texture {' and '.join(textures)}, {why}")
     if part.undefined:
         obstacles.append(f"it declares, but does not define, {shortened(part.undefined)}: include the file that does")
     wrong_text = re.compile(r"unexpected|expected (?:'|expr)|subscripted")
@@ -344,17 +344,21 @@ def _types(facts: Facts) -> list[str]:
 
 
 def _unset(read: ReadKernel) -> str:
-    """A mark where the kernel reads tables in constant memory that the source does not set, as then they are zero."""
-    if asked := read.facts.questions.get("source"):
-        return _mark(asked)
-    found = [
-        name
-        for text in re.findall(r"^[^\n/]*__constant__[^;{}]*;", read.slice.text, re.MULTILINE)
-        for name in re.findall(r"(\w+)\s*(?:\[[^\]]*\]\s*)*(?=[,;])", text)
-        if not re.search(rf"\b{name}\b[^,;]*=", text) and len(re.findall(rf"\b{name}\b", read.slice.text)) > 1
-    ]
-    why = "__constant__ memory that is read but never set: give an initialiser in the source, or make an argument of it"
-    return _mark([f"the values of {', '.join(found)}, {why}"] if found else ())
+    """A mark on what the source does not say, and where the kernel reads variables that it does not set: tables in
+    constant memory are zero then, and others keep what a launch before left in them."""
+    asked = [*read.facts.questions.get("source", ())]
+    unset = "memory that is read but never set: give an initialiser in the source, or"
+    kept = "memory that no launch of a task sets:"
+    for declared, why in (("__constant__[^;{}]*;", unset), ("__device__[^;{}()]*;", kept)):
+        found = [
+            name
+            for text in re.findall(rf"^(?![ \t]*#)[^\n/]*{declared}", read.slice.text, re.MULTILINE)
+            for name in re.findall(r"(\w+)\s*(?:\[[^\]]*\]\s*)*(?=[,;])", text)
+            if not re.search(rf"\b{name}\b[^,;]*=", text) and len(re.findall(rf"\b{name}\b", read.slice.text)) > 1
+        ]
+        memory = declared.partition("[")[0]
+        asked += [f"the values of {', '.join(found)}, {memory} {why} make an argument of it"] if found else []
+    return _mark(asked)
 
 
 def _launch(facts: Facts) -> list[str]:

@@ -184,8 +184,7 @@ def built_in(language: str) -> BuiltIn:
             tree = clang.Index.create().parse(str(BUILTINS[language]), options, [], how)
             tree.save(str(header))
         except (clang.TranslationUnitLoadError, clang.TranslationUnitSaveError) as error:
-            why = f"libclang cannot write {header} ({error}): give TMPDIR a folder with room."
-            raise SourceError(why) from error
+            raise SourceError(f"libclang cannot write {header} ({error}): give TMPDIR a folder with room.") from error
         kept = Path(f"/proc/self/fd/{os.memfd_create('builtins.pch')}")
         kept.write_bytes(header.read_bytes())
     macros = (one for one in tree.cursor.get_children() if kind(one) == "MACRO_DEFINITION")

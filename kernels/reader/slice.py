@@ -338,7 +338,8 @@ def sliced(unit: Unit, entry: Entry) -> Slice:
             body = re.sub(rf"\bcub::{old}\b", new, body)
         # GCC's spelling, which nvcc knows and NVRTC does not.
         body = re.sub(r"\b__(asm|volatile)__\b", r"\1", body)
-        body = re.sub(r"\bregister\s+(?=\w)", "", body)  # a word of C++ 14
+        # A word of C++ 14, and what only compilers for other processors mind.
+        body = re.sub(r"\bregister\s+(?=\w)|(?m:^[ \t]*#[ \t]*pragma[ \t]+(?:acc|omp)\b.*$)", "", body)
     text = "\n".join([*head, *([""] if head else []), body, ""])
     return Slice(text, tuple(unknown), tuple(types.values()), tuple(doubts), tuple(reached.undefined))
 

@@ -303,8 +303,9 @@ class TestSlice:
         assert baseline(f"{host}\n{PLAIN}").strip() == 'extern "C" ' + PLAIN.strip()
         assert compiles(nvrtc, f"{host}\n{PLAIN}")
 
-    def test_words_of_older_languages_are_read(self, nvrtc: Any) -> None:
-        code = f"extern int n;\nnamespace own {{\n{PLAIN.replace('int i', 'register int i')}}}"
+    def test_words_of_other_languages_are_left_out(self, nvrtc: Any) -> None:
+        words = "#pragma acc loop seq\nregister int i"
+        code = f"extern int n;\nnamespace own {{\n{PLAIN.replace('int i', words)}}}"
         assert compiles(nvrtc, code) and "extern int" not in baseline(code) and "FILL" not in line(code, "y")
 
     def test_numbers_of_pytorch_are_those_of_cuda(self, nvrtc: Any) -> None:
@@ -617,7 +618,7 @@ class TestTask:
             ("template <typename... T>", "int n", "int n, T... rest", "a *", "any number of parameters"),
             ("", "float* y", "float** y", "a *", "is a pointer to pointers: join the arrays into one, `float* y`"),
             (TWO, "float* in", "Two (*in)[4]", "in[i][1].p *", "make an array of each member that is used (p)"),
-            ("texture<int, 1, cudaReadMode> t, u;", "", "", "tex1Dfetch(t, i) *", "it reads the texture t, which CUDA"),
+            ("texture<int, 1, cudaReadMode> t, u;", "", "", "tex1Dfetch(t, i) *", "it reads the texture t, which no"),
             ("", "int n", "const int& n", "a *", "is a reference: declare it by value, as `int n`"),
             ("", "float a", "float (*a)(float)", "a(1) *", "is a pointer to a function"),
             ("", "int i =", "SHARED(float, s) int i =", "s[0] *", "type construction): give the macros that your"),
@@ -633,6 +634,13 @@ class TestTask:
                 "names: Of; declare them in it, or give macros",
             ),
             ("", "float a", "cudaTextureObject_t a", "tex1Dfetch<float>(a, i) *", "a of saxpy holds an image"),
+            (
+                "__device__ cudaTextureObject_t t;",
+                "",
+                "",
+                "tex1Dfetch<float>(t, i) *",
+                "the texture t, which no launch",
+            ),
             ("template <class F>", "int n", "int n, F f", "f(a) *", "called object type 'float' is not a function"),
             ("struct P { int n; };", "float a", "P a, int a_n", "a.n *", "a of saxpy is the structure `P`"),
             ("struct P { P* q; int n; };", "float a", "P a", "a.q->n *", "a_q of saxpy points to the structure `P`"),
@@ -680,6 +688,7 @@ class TestTask:
             ("unsigned long long const", "uint64"),
             ("short int const", "int16"),
             ("std::size_t", "uint64"),
+            ("off_t", "int64"),
             ("count", "int32"),
             ("Mode", "int16"),
         ],
@@ -688,10 +697,20 @@ class TestTask:
         code = f"typedef int count;\nenum Mode : short {{ PLAIN, TWICE }};\n{SAXPY.replace('int n', f'{kind} n')}"
         assert f'dtype = "{dtype}"' in line(code, "n")
 
-    @pytest.mark.parametrize(("table", "asked"), [("float table[4]", True), ("float table[2] = {1, 2}", False)])
-    def test_constant_memory_that_nothing_sets_is_to_be_filled_in(self, table: str, asked: bool) -> None:
-        text = draft(f"__constant__ {table};\n{SAXPY.replace('+ y[i]', '+ table[0]')}", None, "my.cu")[1]["task.toml"]
-        assert ("# FILL: the values of table" in text) is asked
+    @pytest.mark.parametrize(
+        ("table", "asked"),
+        [
+            ("__constant__ float table[4]", "__constant__ memory that is read but never set: give an initialiser"),
+            ("__constant__ float table[2] = {1, 2}", ""),
+            ("__device__ float table[4]", "__device__ memory that no launch of a task sets: make an argument"),
+            ("__device__ float of(float table, float b);\n__constant__ float table[1] = {1}", ""),
+        ],
+    )
+    def test_memory_that_nothing_sets_is_to_be_filled_in(self, table: str, asked: str) -> None:
+        code = f"{table};\n{SAXPY.replace('+ y[i]', '+ table[0] + THE_BUILDS')}"
+        text = draft(code, None, "my.cu")[1]["task.toml"]
+        assert "FILL: whether THE_BUILDS = 4" in text and ("; the values of table" in text) is bool(asked)
+        assert asked in text
 
 
 class TestOpenCL:
