@@ -348,8 +348,7 @@ def _unset(read: ReadKernel) -> str:
     constant memory are zero then, and others keep what a launch before left in them."""
     asked = [*read.facts.questions.get("source", ())]
     unset = "memory that is read but never set: give an initialiser in the source, or"
-    kept = "memory that no launch of a task sets:"
-    for declared, why in (("__constant__[^;{}]*;", unset), ("__device__[^;{}()]*;", kept)):
+    for declared, why in (("__constant__[^;{}]*;", unset), ("__device__[^;{}()]*;", "memory that no launch sets:")):
         found = [
             name
             for text in re.findall(rf"^(?![ \t]*#)[^\n/]*{declared}", read.slice.text, re.MULTILINE)

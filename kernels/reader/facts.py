@@ -294,8 +294,7 @@ class _Search:
     def take(self, host: HostLaunch) -> bool:
         """Takes the launch that the source has, where it can be run."""
         facts = self.facts
-        # Of a block of at most some threads the name counts elements.
-        own = [text for text in host.block if text and not text.startswith("min(")]
+        own = [text for text in host.block if text and not text.startswith("min(")]  # which is of elements
         in_block = [one for one in host.sizes if any(one in parse(text).names for text in own)]
         self.in_block = {one: "256" if len(host.block) == 1 else "16" for one in in_block}
         facts.grid = tuple(_put(one or "1", self.in_block) for one in host.grid)
@@ -488,16 +487,17 @@ class _Search:
             # Scalars that are not sizes may have any value.
             launched = [self._launched(one, {name: one[name] for name in facts.sizes}) for one in self.sets]
             again = [one for one in launched if one is not None]
-        kernel = self.unit.written(self.entry.declared)
         for one in facts.parameters:
             if one.pointer and not one.local:
                 self._array(one, runs, shapes.get(one.name), again)
-            elif one.name not in {*self.named, *facts.sizes} and len(re.findall(rf"\b{one.name}\b", kernel)) == 1:
-                facts.values.setdefault(one.name, scalar_value(one.default) or ("1" if one.whole else "1.0"))
         self._memory(runs, again)
         self._unfix(again)
         self._require_neighbours()
         self._flatten()
+        kernel, read = self.unit.written(self.entry.declared), {*self.named, *facts.sizes}
+        for one in facts.parameters:
+            if not one.pointer and one.name not in read and len(re.findall(rf"\b{one.name}\b", kernel)) == 1:
+                facts.values.setdefault(one.name, scalar_value(one.default) or ("1" if one.whole else "1.0"))
 
     def _require_neighbours(self) -> None:
         """Requires a size of two where with one the kernel leaves an array in which it stays otherwise."""

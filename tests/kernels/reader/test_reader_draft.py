@@ -244,8 +244,8 @@ class TestLaunch:
         assert [line for line in task.splitlines() if line.startswith("requires")] == required
 
     def test_what_a_kernel_never_reads_is_not_asked_and_where_it_begins_is_no_size(self) -> None:
-        code = PLAIN.replace("int n", "int n, float spare, int more = 3")
-        assert line(code, "spare").endswith('value = "1.0" },') and line(code, "more").endswith('value = "3" },')
+        code = PLAIN.replace("int n", "int n, float spare = 0.5f, int more = 3")
+        assert line(code, "spare").endswith('value = "0.5" },') and line(code, "more").endswith('value = "3" },')
         code = PLAIN.replace("int n", "int n, int rowStart").replace("(i", "(i >= rowStart && i")
         assert "FILL: the value of rowStart" in line(code, "rowStart") and "rowStart" not in line(code, "sizes")
 
@@ -702,7 +702,7 @@ class TestTask:
         [
             ("__constant__ float table[4]", "__constant__ memory that is read but never set: give an initialiser"),
             ("__constant__ float table[2] = {1, 2}", ""),
-            ("__device__ float table[4]", "__device__ memory that no launch of a task sets: make an argument"),
+            ("__device__ float table[4]", "__device__ memory that no launch sets: make an argument of it"),
             ("__device__ float of(float table, float b);\n__constant__ float table[1] = {1}", ""),
         ],
     )
