@@ -510,7 +510,9 @@ class Unit:
         line = self.text(at.file.name).decode(errors="replace").split("\n")[at.line - 1]
         remedy = "give the macros that your build gives with -D, or " if re.search(r"\b[A-Z][A-Z\d_]+\b", line) else ""
         head = f"line {at.line}, with {kernel}, is" if kernel else f"line {at.line} of {Path(at.file.name).name} is"
-        return f"{head} not understood ({fault.spelling}): {remedy}correct it"
+        made = any(one.spelling.startswith("in instantiation of ") for one in fault.children)
+        end = "say what its template is over, as --entry 'NAME<...>'" if made else "correct it"
+        return f"{head} not understood ({fault.spelling}): {remedy}{end}"
 
     def _bound(self, template: Any, given: list[str]) -> Entry:
         instances = self._launched(template)

@@ -51,8 +51,7 @@ def refused(one: Parameter, used: Collection[str]) -> str:
         return f"is a void pointer: declare it with the type of its elements, such as {plain}, or {bytes_} if packed"
     if texture or "image" in kind.spelling or "sampler" in kind.spelling:
         return "holds an image or a texture, which no argument can be: read and write arrays instead, such as `float*`"
-    record = one.cursor.type.get_canonical()
-    record = record if inner is None else record.get_pointee()
+    record = one.cursor.type.get_canonical() if inner is None else one.cursor.type.get_canonical().get_pointee()
     while record.kind.name == "CONSTANTARRAY":
         record = record.element_type
     fields = [*record.get_fields()]

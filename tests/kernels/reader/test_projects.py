@@ -333,10 +333,14 @@ def test_members_of_a_class_that_nothing_declares_are_not_names_of_the_source(tm
     assert "accepted headers" not in str(why.value)
 
 
+AT = "template <class I> __device__ float at(I p) { return p[0]; }\n"
+
+
 @pytest.mark.parametrize(
     ("head", "of_class", "why"),
     [
         ("template <class T, bool B = T::on>", "", "cannot be made: say what it is over, as --entry 'k<...>'."),
+        (f"{AT}template <class I>", "y[1] = at(I());", "or vector): say what its template is over, as --entry 'NAME<"),
         ("template <int B>", "y[0] = Of<B>().next;", "cannot be made: no member named 'next' in 'Of<4>', and nothing"),
     ],
 )
