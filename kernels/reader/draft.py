@@ -204,7 +204,7 @@ def _obstacles(unit: Unit, found: Entry, part: Slice, unknown: Sequence[Unknown]
         obstacles.append(f"it uses undeclared names: {listed(unknown)}; {unit.remedy}")
     # Clang leaves a variable out whose type is not known, with what is passed beside it.
     kept = [part.text, *(unit.texts if any(one.name == "texture" for one in unit.unknown.values()) else [])]
-    bound = re.findall(r"(?:\btexture\s*<[^;{}()]*>|\bcudaTextureObject_t)\s*(\w+)\s*[,;]", "\n".join(kept))
+    bound = re.findall(r"(?:\btexture\s*<[^;{}()]*>|\b__device__ cudaTextureObject_t)\s*(\w+)\s*[,;]", "\n".join(kept))
     read = r"\btex\w+\s*(?:<[^()]*>)?\(\s*{}\b"
     if textures := [one for one in dict.fromkeys(bound) if re.search(read.format(one), part.text)]:
         why = "which no launch of a task binds: read an array that it takes as a parameter instead"
