@@ -17,16 +17,22 @@ _NAME = re.compile(r"\s*&?\s*(\w+)\s*(?=[,)])")
 _METHOD = re.compile(r"\s*\.\s*(size|stride|data)\s*\(\s*(\d*)\s*\)")
 _ALIAS = re.compile(r"(?:\bconst\s+)?\bauto\b(?:\s*&)*\s*(\w+)\s*=\s*$")
 _PACKED = re.compile(r"\s*\.\s*(?:generic_)?packed_accessor(?:32|64)?\b")
-_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+(\S*PackedTensorAccessor\S*<[^\n]*>)[ \t]*$", re.MULTILINE)
+_NAMED = re.compile(
+    r"^[ \t]*(?:#[ \t]*define[ \t]+|(?:template\s*<([^<>]*)>\s*)?using\s+)(\w+)\s*[= \t]\s*"
+    r"(\S*PackedTensorAccessor\w*\s*<[^\n;]*>)[ \t]*;?[ \t]*$",
+    re.MULTILINE,
+)
+"""A macro or an alias, of a template too: its parameters, its name, and what it stands for."""
 _SIZE = re.compile(r"(?<![\w.>])(\w+)\.size\((\d)\)")
 _FIRST = re.compile(r"^[ \t]*(?=(?:template|namespace|using|static|inline|extern|const|void|__\w+__)\b)", re.MULTILINE)
 
 
-def without_accessors(code: str) -> str:
-    """The source in which no function takes accessors, as far as its text can say it without them."""
+def without_accessors(code: str, headers: str = "") -> str:
+    """The source in which no function takes accessors, as far as its text can say it without them. headers: with names
+    for accessors that it has from elsewhere."""
     kernels = dict[str, Mapping[int, list[int]]]()
-    for name, written in _MACRO.findall(code):
-        code = re.sub(rf"(?<!define )\b{name}\b", written, code)
+    for generic, name, written in _NAMED.findall(f"{code}\n{headers}"):
+        code = _unnamed(code, generic, name, written)
     limit = len(code)
     while found := [*_ACCESSOR.finditer(code, 0, limit)]:
         limit = found[-1].start()
@@ -51,6 +57,18 @@ def without_accessors(code: str) -> str:
     sizes = {f"{tensor}_size{dimension}" for tensor, dimension in _SIZE.findall(code)} if kernels else set()
     declared = f"extern int {', '.join(sorted(sizes))}; " if sizes else ""
     return _FIRST.sub(declared, _SIZE.sub(r"\1_size\2", code), count=1) if sizes else code
+
+
+def _unnamed(code: str, generic: str, name: str, written: str) -> str:
+    """The source with what a name stands for in its place. generic: the parameters of the name's template."""
+    names = [one.split()[-1] for one in split(generic) if one]
+    used = re.compile(rf"(?<!define )(?<!using )\b{name}\b" + r"\s*<([^<>]*)>" * bool(names))
+
+    def bound(use: re.Match[str]) -> str:
+        given = dict(zip(names, split(use[1]) if names else (), strict=False))
+        return re.sub(r"\w+", lambda word: given.get(word[0], word[0]), written)
+
+    return used.sub(bound, code)
 
 
 def _opened(text: str, at: int) -> int | None:

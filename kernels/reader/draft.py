@@ -8,15 +8,17 @@ body begins with the structure, made of these parameters. Members that no functi
 
 from __future__ import annotations
 
+import itertools
 import keyword
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
-from tunesmith.kernels.build.guard import HEADERS, STANDARD, refuse_text, without_comments
+from tunesmith.kernels.build.guard import refuse_text, without_comments
 from tunesmith.kernels.reader.accessors import without_accessors
 from tunesmith.kernels.reader.facts import (
     Facts,
@@ -41,13 +43,14 @@ from tunesmith.kernels.reader.parse import (
     doubt,
     kind,
     library,
+    shortened,
     split,
     uncommented,
     unquoted,
     walk,
 )
 from tunesmith.kernels.reader.signature import refused
-from tunesmith.kernels.reader.slice import Slice, listed, shortened, sliced
+from tunesmith.kernels.reader.slice import Slice, listed, sliced
 from tunesmith.kernels.spec.dtypes import C_TYPES, DTYPES
 from tunesmith.kernels.spec.expression import FUNCTIONS, parse
 from tunesmith.kernels.spec.taskfile import MARK
@@ -57,9 +60,6 @@ _BEHIND_ELEMENT = r"\bconst\b\s*|\s*\*.*|\s*\b\w+\s*\[.*"
 MAX_INCLUDING = 2
 """Files that include a header whose kernel they may complete, of which each is read in turn."""
 _PLURAL = {"is": "are", "has": "have", "holds": "hold", "points": "point"}
-KNOWN = HEADERS | STANDARD.keys()
-"""Headers that need not be found."""
-
 
 Draft = tuple[str, dict[str, str]]
 """A drafted task: the kernel's name, and the text of its files by their names."""
@@ -125,11 +125,16 @@ def read_kernel(
     if hole := re.search(r"\{%.*?%\}|(?<=\s)\{\{ *[A-Za-z_]\w* *\}\}", code):
         why = "before this file is a source: give the text that it makes of it"
         raise SourceError(f"{place}: a program fills in {hole[0]} {why}.")
-    code = marked(without_accessors(code)) if backend == "cuda" else _passable(code)
-    unit = Unit(code, Path(place), backend, folders, defines)
+    # PyTorch's numbers of 16 bits are those of CUDA.
+    for theirs, own in (("Half", "__half"), ("BFloat16", "__nv_bfloat16")) if backend == "cuda" else ():
+        code = re.sub(rf"(?:::)?\b(?:c10|at|torch)::{theirs}\b", own, code)
+    text = marked(without_accessors(code)) if backend == "cuda" else _passable(code)
+    unit = Unit(text, Path(place), backend, folders, defines)
+    if backend == "cuda" and "PackedTensorAccessor" in (headers := "\n".join(unit.texts[1:])):
+        unit = Unit(marked(without_accessors(code, headers)), Path(place), backend, folders, defines)
     found = unit.entry(entry, option)
     part = first = sliced(unit, found)
-    while unit.adopts(part.unknown, guesses=not _missing(unit)):
+    while unit.adopts(part.unknown, guesses=not unit.absent):
         found = unit.entry(entry, option)
         part = sliced(unit, found)
     wrong = bool({*part.doubts} - {*first.doubts})
@@ -196,16 +201,22 @@ def _obstacles(unit: Unit, found: Entry, part: Slice, unknown: Sequence[Unknown]
     of_type = rf"\b(?:{'|'.join(one.name for one in unknown if one.what == 'type') or '(?!)'})\b[^;(){{}}=]*\b"
     unknown = [one for one in unknown if one.what == "type" or not re.search(rf"{of_type}{one.name}\b", unit.code)]
     if unknown:
-        headers = f"name with -I the folders of headers that were not found ({shortened(_missing(unit))}), or"
-        remedy = headers if _missing(unit) else "declare them in it, or give"
-        obstacles.append(f"it uses undeclared names: {listed(unknown)}; {remedy} macros with -D")
+        obstacles.append(f"it uses undeclared names: {listed(unknown)}; {unit.remedy}")
+    # Clang leaves a variable out whose type is not known, with what is passed beside it.
+    kept = [part.text, *(unit.texts if any(one.name == "texture" for one in unit.unknown.values()) else [])]
+    bound = re.findall(r"(?:\btexture\s*<[^;{}()]*>|\b__device__ cudaTextureObject_t)\s*(\w+)\s*[,;]", "\n".join(kept))
+    read = r"\btex\w+\s*(?:<[^()]*>)?\(\s*{}\b"
+    if textures := [one for one in dict.fromkeys(bound) if re.search(read.format(one), part.text)]:
+        why = "which no launch of a task binds: read an array that it takes as a parameter instead"
+        obstacles.append(f"it reads the texture {' and '.join(textures)}, {why}")
     if part.undefined:
         obstacles.append(f"it declares, but does not define, {shortened(part.undefined)}: include the file that does")
     wrong_text = re.compile(r"unexpected|expected (?:'|expr)|subscripted")
     syntax = [one for one in unit.faults(lambda *_: True) if wrong_text.match(one.spelling)]
     ends = [one for one in syntax if not unit.text(one.location.file.name)[one.location.offset :].strip()]
     broken = [one for one in syntax if doubt(one) in part.doubts or (one in ends and one.spelling == "expected '}'")]
-    obstacles += [unit.refusal(one) for one in broken[:1]]
+    # What is wrong with a line may be a name in it that is not known.
+    obstacles += [text for text in map(unit.refusal, broken[:1]) if not unknown or "macros" in text]
     if (objection := refuse_text(part.text, backend)) is not None:
         remedy = "" if objection.rule == "includes" else "; remove it or write out what you need of it"
         obstacles.append(f"{objection.detail.rstrip('.')}{remedy}")
@@ -219,15 +230,6 @@ def _including(file: Path, code: str) -> list[tuple[str, str]]:
     line = re.compile(rf'^[ \t]*#[ \t]*include[ \t]*[<"](?:[^>"\n]*/)?{re.escape(file.name)}[>"]', re.MULTILINE)
     found = [(one, text) for one, text in texts.items() if line.search(text)][:MAX_INCLUDING]
     return [(str(one), made) for one, text in found for made in (line.sub(lambda _: code, text, count=1), text)]
-
-
-_OF_COMPILER = r"\w+|experimental/\w+|(?:c?std|sys/)\w+\.h|cuda\w*\.h"
-"""Headers of C++, of the system and of CUDA."""
-
-
-def _missing(unit: Unit) -> list[str]:
-    """The author's headers that were not found."""
-    return [one for one in unit.missing if one not in KNOWN and not re.fullmatch(_OF_COMPILER, one)]
 
 
 def _with_local_memory(text: str, name: str, facts: Facts, declared: Sequence[str]) -> str:
@@ -342,17 +344,20 @@ def _types(facts: Facts) -> list[str]:
 
 
 def _unset(read: ReadKernel) -> str:
-    """A mark where the kernel reads tables in constant memory that the source does not set, as then they are zero."""
-    if asked := read.facts.questions.get("source"):
-        return _mark(asked)
-    found = [
-        name
-        for text in re.findall(r"^[^\n/]*__constant__[^;{}]*;", read.slice.text, re.MULTILINE)
-        for name in re.findall(r"(\w+)\s*(?:\[[^\]]*\]\s*)*(?=[,;])", text)
-        if not re.search(rf"\b{name}\b[^,;]*=", text) and len(re.findall(rf"\b{name}\b", read.slice.text)) > 1
-    ]
-    why = "__constant__ memory that is read but never set: give an initialiser in the source, or make an argument of it"
-    return _mark([f"the values of {', '.join(found)}, {why}"] if found else ())
+    """A mark on what the source does not say, and where the kernel reads variables that it does not set: tables in
+    constant memory are zero then, and others keep what a launch before left in them."""
+    asked = [*read.facts.questions.get("source", ())]
+    unset = "memory that is read but never set: give an initialiser in the source, or"
+    for declared, why in (("__constant__[^;{}]*;", unset), ("__device__[^;{}()]*;", "memory that no launch sets:")):
+        found = [
+            name
+            for text in re.findall(rf"^(?![ \t]*#)[^\n/]*{declared}", read.slice.text, re.MULTILINE)
+            for name in re.findall(r"(\w+)\s*(?:\[[^\]]*\]\s*)*(?=[,;])", text)
+            if not re.search(rf"\b{name}\b[^,;]*=", text) and len(re.findall(rf"\b{name}\b", read.slice.text)) > 1
+        ]
+        memory = declared.partition("[")[0]
+        asked += [f"the values of {', '.join(found)}, {memory} {why} make an argument of it"] if found else []
+    return _mark(asked)
 
 
 def _launch(facts: Facts) -> list[str]:
@@ -498,6 +503,9 @@ def _flat(
     for member in members:
         called, type_ = f"{name}_{member.spelling}", member.type.get_canonical()
         at = f"{path}.{member.spelling}"
+        lengths, inner_type = list[int](), type_
+        while inner_type.kind.name == "CONSTANTARRAY":
+            lengths, inner_type = [*lengths, inner_type.element_count], inner_type.element_type
         if member.get_usr() not in used:
             in_c = "{0}" if type_.kind.name in ("RECORD", "CONSTANTARRAY") else "0"
             values.append("{}" if language == "cuda" else in_c)
@@ -507,12 +515,13 @@ def _flat(
             parameters |= inner[0]
             values.append(inner[1])
             plain = plain and bool(inner[1])
-        elif (
-            type_.kind.name == "CONSTANTARRAY" and _is_plain(type_.element_type) and type_.element_count <= MAX_ELEMENTS
-        ):
-            names = [f"{called}_{number}" for number in range(type_.element_count)]
-            kept = type_.element_type.spelling
-            parameters |= {f"{kept} {one}": f"{at}[{number}]" for number, one in enumerate(names)}
+        elif lengths and _is_plain(inner_type) and prod(lengths) <= MAX_ELEMENTS:
+            places = [*itertools.product(*map(range, lengths))]
+            names = ["_".join([called, *map(str, place)]) for place in places]
+            parameters |= {
+                f"{inner_type.spelling} {one}": at + "".join(f"[{index}]" for index in place)
+                for one, place in zip(names, places, strict=True)
+            }
             values.append(f"{{{', '.join(names)}}}")
         elif _is_plain(type_):
             to_void = type_.kind.name == "POINTER" and type_.get_pointee().kind.name == "VOID"

@@ -34,7 +34,7 @@ _MANY = (67, 71, 73)
 SETS = 3
 """Sets of sizes that a kernel is run with; then each size is made `LARGE` once, as it may be divided."""
 LARGE = 520
-MAX_THREADS = 1 << 16
+MAX_THREADS = 1 << 17
 BUDGET = 600_000_000
 """Work of the runs that look for a launch, and again of the runs after it, as `Run.work` counts it."""
 BLOCKS: dict[int, tuple[tuple[int, ...], ...]] = {
@@ -96,7 +96,8 @@ class Facts:
     "launch", or the name of a parameter, what is not known of it; requires: what must hold of sizes; shared: bytes of
     dynamic shared memory; static: bytes that the source declares; local: by local parameter its elements where they are
     constant, or nothing where the launch gives its bytes; unknown: what of the launch is not even guessed; types: of
-    the task, with the data types that the source launches it with; values: of scalars that follow from sizes."""
+    the task, with the data types that the source launches it with; values: of scalars that follow from sizes, or that
+    are never read."""
 
     parameters: list[Parameter]
     sizes: list[str] = field(default_factory=list)
@@ -239,7 +240,7 @@ def read_facts(unit: Unit, entry: Entry, doubts: Sequence[str] = ()) -> Facts:
     elif search.dynamic:
         facts.ask("launch", "shared_bytes, the bytes of dynamic shared memory")
     for name, text in known[0].sizes.items() if known and not search.guessed else ():
-        if re.search("[-+*/%]", text) and name in facts.sizes:
+        if re.search("[-+*/%(]", text) and name in facts.sizes:
             facts.ask("launch", f"whether {name} is a size of its own, which the source computes as `{text}`")
     for one in facts.parameters if doubts else ():
         if one.pointer and not one.local:
@@ -293,7 +294,8 @@ class _Search:
     def take(self, host: HostLaunch) -> bool:
         """Takes the launch that the source has, where it can be run."""
         facts = self.facts
-        in_block = [one for one in host.sizes if any(one in parse(text or "1").names for text in host.block)]
+        own = [text for text in host.block if text and not text.startswith("min(")]  # which is of elements
+        in_block = [one for one in host.sizes if any(one in parse(text).names for text in own)]
         self.in_block = {one: "256" if len(host.block) == 1 else "16" for one in in_block}
         facts.grid = tuple(_put(one or "1", self.in_block) for one in host.grid)
         facts.block = tuple(_put(one or "1", self.in_block) for one in host.block)
@@ -324,7 +326,7 @@ class _Search:
         usual = [tuple(one.get(axis, 1) for axis in "xyz") for one in placed]
         if not 1 <= prod(fixed) <= 1024:
             fixed = ()
-        possible = len(stated) == len(threads) and 1 <= prod(stated) <= 1024
+        possible = stated and len(stated) >= len(threads) and 1 <= prod(stated) <= 1024
         blocks = [fixed] if fixed else [*([stated] if possible else []), *usual]
         best: tuple[tuple[int, ...], list[Run], Sequence[int]] | None = None
         several = [self.sets, self._sets(_SMALL, 16)] if len(threads) > 1 else [self.sets]
@@ -476,7 +478,10 @@ class _Search:
         needed = {name for dims in reached for one in dims or () for name in parse(one).names}
         steering = set[str]().union(*(run.steering for run in runs)) if runs else set(self.whole)
         steering = steering.union(*map(facts.extents, facts.parameters))
+        # Where something begins is no size, even if a guard compares with it.
+        steering -= {one for one in steering if re.search("(?i)start|begin|offset|first", one)}
         facts.sizes = [one for one in (*self.whole, *self.extra) if one in needed or one in steering]
+        facts.requires = [one for one in facts.requires if parse(one).names <= {*facts.sizes}]
         again, self.left = runs, BUDGET
         if not set(self.whole) <= set(facts.sizes):
             # Scalars that are not sizes may have any value.
@@ -489,6 +494,10 @@ class _Search:
         self._unfix(again)
         self._require_neighbours()
         self._flatten()
+        kernel, read = self.unit.written(self.entry.declared), {*self.named, *facts.sizes}
+        for one in facts.parameters:
+            if not one.pointer and one.name not in read and len(re.findall(rf"\b{one.name}\b", kernel)) == 1:
+                facts.values.setdefault(one.name, scalar_value(one.default) or ("1" if one.whole else "1.0"))
 
     def _require_neighbours(self) -> None:
         """Requires a size of two where with one the kernel leaves an array in which it stays otherwise."""

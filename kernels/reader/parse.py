@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import os
 import re
 import tempfile
 import time
@@ -21,6 +22,7 @@ from typing import Any, Literal
 import clang.cindex as clang
 
 from tunesmith.hw.errors import TunesmithError
+from tunesmith.kernels.build.guard import HEADERS, STANDARD
 from tunesmith.kernels.build.source import silent_compiler
 from tunesmith.kernels.spec.dtypes import C_TYPES
 
@@ -28,7 +30,7 @@ BUILTINS = {"cuda": Path(__file__).with_name("builtins.cuh"), "opencl": Path(__f
 _CUDA = "-x cuda --cuda-device-only -nocudainc -nocudalib --cuda-gpu-arch=sm_90 -std=c++17 -nostdinc -nostdinc++"
 _OPENCL = "-x cl -cl-std=CL1.2 -target spir64 -cl-no-stdinc -Xclang -fdeclare-opencl-builtins"
 _OPTIONS = {"cuda": _CUDA.split(), "opencl": _OPENCL.split()}
-_QUIET = ["-w", "-ferror-limit=0", "-Wno-unknown-cuda-version"]
+_QUIET = ["-w", "-Wno-register", "-ferror-limit=0", "-Wno-unknown-cuda-version"]
 _OPTIONS_OF_TREE = 0x1 | 0x200  # with macros; behind a header that is not found the source is read on
 _OPTION_OF_HEADER = 0x10  # for a precompiled one
 _EMPTY = "/empty"
@@ -59,6 +61,12 @@ _DECLARED = (
     r"\benum\b[^;{{}}]*\{{[^;{{}}]*\b{name}\b"
 )
 """The declaration of a name as a macro, a type, a function, a constant or an enumerator."""
+_OF_COMPILER = r"\w+|experimental/\w+|(?:c?std|sys/)\w+\.h|cuda\w*\.h"
+"""Headers of C++, of the system and of CUDA."""
+KNOWN = HEADERS | STANDARD.keys()
+"""Headers that need not be found."""
+MAX_LISTED = 12
+"""Names in a sentence."""
 _RAW_STRING = re.compile(r'R"(\w*)\((.*?)\)\1"', re.DOTALL)
 _KERNEL = re.compile(r"\b(?:__)?kernel\s+(?:__attribute__|void)\b")
 _NO_CLASS = re.compile(r"type '(?:float|int)' is not a (?:function|structure)|subscripted value is not an array")
@@ -159,26 +167,28 @@ def constant(cursor: Any) -> int | float | None:
 
 @dataclass(frozen=True, slots=True)
 class BuiltIn:
-    """The built-in declarations of a language. header: precompiled, which is read in an eighth of the time; macros: by
-    name; folder: of the header, which goes with the process."""
+    """The built-in declarations of a language. header: precompiled, which is read in an eighth of the time, in memory
+    that goes with the process; macros: by name."""
 
     header: str
     macros: Mapping[str, Any]
-    folder: tempfile.TemporaryDirectory[str]
 
 
 @lru_cache
 def built_in(language: str) -> BuiltIn:
     """The declarations ahead of every source. Raises `SourceError` where there is no room for the header."""
-    folder = tempfile.TemporaryDirectory(prefix="tunesmith-builtins-")
-    header, options = str(Path(folder.name) / "builtins.pch"), [*_OPTIONS[language], *_QUIET]
-    try:
-        tree = clang.Index.create().parse(str(BUILTINS[language]), options, [], _OPTIONS_OF_TREE | _OPTION_OF_HEADER)
-        tree.save(header)
-    except (clang.TranslationUnitLoadError, clang.TranslationUnitSaveError) as error:
-        raise SourceError(f"libclang cannot write {header} ({error}): give TMPDIR a folder with room.") from error
+    options, how = [*_OPTIONS[language], *_QUIET], _OPTIONS_OF_TREE | _OPTION_OF_HEADER
+    with tempfile.TemporaryDirectory(prefix="tunesmith-builtins-") as folder:
+        header = Path(folder, "builtins.pch")
+        try:
+            tree = clang.Index.create().parse(str(BUILTINS[language]), options, [], how)
+            tree.save(str(header))
+        except (clang.TranslationUnitLoadError, clang.TranslationUnitSaveError) as error:
+            raise SourceError(f"libclang cannot write {header} ({error}): give TMPDIR a folder with room.") from error
+        kept = Path(f"/proc/self/fd/{os.memfd_create('builtins.pch')}")
+        kept.write_bytes(header.read_bytes())
     macros = (one for one in tree.cursor.get_children() if kind(one) == "MACRO_DEFINITION")
-    return BuiltIn(header, {one.spelling: one for one in macros}, folder)
+    return BuiltIn(str(kept), {one.spelling: one for one in macros})
 
 
 @lru_cache(maxsize=1)
@@ -357,13 +367,15 @@ class Unit:
         if near := [one for one in around if (one / header).is_file()]:
             return near[:1]
         found = [Path(one.removesuffix(f"/{header}")) for one in self.files if one.endswith(f"/{header}")]
-        nearest = max(map(self.shared, found), default=0)
+        nearest = max(map(self.shared, found), default=(0, 0))
         found = [one for one in found if self.shared(one) == nearest]
         return found if len(found) == 1 else []
 
-    def shared(self, place: Path) -> int:
-        """How many folders a file or a folder of the project shares with the source."""
-        return len({*self._above} & {place, *place.parents})
+    def shared(self, place: Path) -> tuple[int, int]:
+        """How many folders a file or a folder of the project shares with the source, and how many names of folders, as
+        of `src/cuda` and `include/cuda`."""
+        named = {*Path(self.where).resolve().parent.parts} & {*place.parts}
+        return len({*self._above} & {place, *place.parents}), len(named)
 
     def _stub(self, file: str, at: int, name: str, within: str) -> str:
         """A declaration of `name` that fits its use in `file` at the byte `at`."""
@@ -390,6 +402,17 @@ class Unit:
             data = b"" if file.startswith(_NOT_OWN) else Path(file).read_bytes()
             self._texts[file] = unquoted(data.decode(errors="replace")).encode() if file.endswith(".opencl") else data
         return self._texts[file]
+
+    @property
+    def absent(self) -> list[str]:
+        """The author's headers that were not found."""
+        return [one for one in self.missing if one not in KNOWN and not re.fullmatch(_OF_COMPILER, one)]
+
+    @property
+    def remedy(self) -> str:
+        """A clause on what declares the names that nothing declares."""
+        headers = f"name with -I the folders of headers that were not found ({shortened(self.absent)}), or"
+        return f"{headers if self.absent else 'declare them in it, or give'} macros with -D"
 
     @property
     def texts(self) -> list[str]:
@@ -487,7 +510,9 @@ class Unit:
         line = self.text(at.file.name).decode(errors="replace").split("\n")[at.line - 1]
         remedy = "give the macros that your build gives with -D, or " if re.search(r"\b[A-Z][A-Z\d_]+\b", line) else ""
         head = f"line {at.line}, with {kernel}, is" if kernel else f"line {at.line} of {Path(at.file.name).name} is"
-        return f"{head} not understood ({fault.spelling}): {remedy}correct it"
+        made = any(one.spelling.startswith("in instantiation of ") for one in fault.children)
+        end = "say what its template is over, as --entry 'NAME<...>'" if made else "correct it"
+        return f"{head} not understood ({fault.spelling}): {remedy}{end}"
 
     def _bound(self, template: Any, given: list[str]) -> Entry:
         instances = self._launched(template)
@@ -519,14 +544,17 @@ class Unit:
             kept = [[text for name, text in zip(names, one, strict=False) if name in asked] for one in instances]
             others = dict.fromkeys(", ".join(one) for one in kept[1:] if one != kept[0]) if not given else ()
             return replace(found, others=tuple(others))
-        why = next((f": {one.spelling}" for one in reversed(self.diagnostics) if "tunesmith_" not in one.spelling), "")
-        why = next((f": {one}" for one in faults if _NO_CLASS.search(one)), why)
-        if missing := [one for one in self.unknown.values() if within(template, one.file, one.offset)]:
+        own = [one for one in faults if "tunesmith_" not in one and not one.startswith(f"{template.spelling}<")]
+        unbound = f"say what it is over, as --entry '{template.spelling}<...>'"
+        why = f": {next((one for one in faults if _NO_CLASS.search(one)), (own or [unbound])[-1])}"
+        of_class = re.findall(r"no member named '(\w+)' in '(?!tunesmith_any)", "\n".join(faults))
+        inside = [one for one in self.unknown.values() if within(template, one.file, one.offset)]
+        if missing := [one for one in inside if one.name not in of_class]:
             place = template.extent.start.offset
             if self.adopts(missing, guesses=False):
                 return self._bound(next(one for one in self.kernels() if one.extent.start.offset == place), given)
-            used = ", ".join(dict.fromkeys(one.name for one in missing))
-            why = f", as it uses undeclared names: {used}; name with -I the folders of its headers, or macros with -D"
+            used = shortened([*dict.fromkeys(one.name for one in missing)])
+            why = f", as it uses undeclared names: {used}; {self.remedy}"
         if guessed:
             why += f", and nothing says the value of {', '.join(guessed)}: give it with -D NAME=VALUE"
         instance = f"{'::'.join([*filter(None, self.scope(template)), template.spelling])}<{', '.join(texts)}>"
@@ -682,6 +710,12 @@ class Unit:
         file = cursor.extent.start.file
         data = b"" if file is None else self.text(file.name)
         return data[cursor.extent.start.offset : cursor.extent.end.offset].decode(errors="replace")
+
+
+def shortened(texts: Sequence[str]) -> str:
+    """The first of them, and how many more there are."""
+    more = f" and {len(texts) - MAX_LISTED} more" if len(texts) > MAX_LISTED else ""
+    return ", ".join(texts[:MAX_LISTED]) + more
 
 
 def doubt(fault: Any) -> str:

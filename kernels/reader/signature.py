@@ -19,8 +19,6 @@ from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.task import Argument, Task, TaskError
 from tunesmith.kernels.spec.template import BACKENDS, Template
 
-_ARRAYS = "a pointer to arrays"
-
 
 def _unusual(one: Parameter) -> str:
     """Why a parameter is neither a value nor a pointer to elements, and the remedy; empty where it is."""
@@ -29,16 +27,10 @@ def _unusual(one: Parameter) -> str:
         return f"is a reference: declare it by value, as `{bare(kind.spelling)} {one.name}`"
     if one.pointer and one.cursor.type.get_canonical().get_pointee().kind.name == "FUNCTIONPROTO":
         return "is a pointer to a function: call a __device__ function by its name instead"
-    if inner is None or inner.element is None or inner.what not in ("pointer", "array"):
+    if inner is None or inner.element is None or inner.what != "pointer":
         return ""
-    const = "const " if kind.const or (inner.const and inner.what == "array") else ""
-    array = f"`{const}{bare(inner.element.spelling)}* {one.name}`"
-    if inner.what == "pointer":
-        return (
-            f"is a pointer to pointers: join the arrays into one, {array}, with another argument for where each begins"
-        )
-    instead = f"declare it as {array}, and for {one.name}[i][j] write {one.name}[i * LENGTH + j]"
-    return f"is {_ARRAYS}: {instead} with the length of a row"
+    array = f"`{'const ' if kind.const else ''}{bare(inner.element.spelling)}* {one.name}`"
+    return f"is a pointer to pointers: join the arrays into one, {array}, with another argument for where each begins"
 
 
 def refused(one: Parameter, used: Collection[str]) -> str:
@@ -59,8 +51,10 @@ def refused(one: Parameter, used: Collection[str]) -> str:
         return f"is a void pointer: declare it with the type of its elements, such as {plain}, or {bytes_} if packed"
     if texture or "image" in kind.spelling or "sampler" in kind.spelling:
         return "holds an image or a texture, which no argument can be: read and write arrays instead, such as `float*`"
-    record = one.cursor.type.get_canonical()
-    fields = [*(record if inner is None else record.get_pointee()).get_fields()]
+    record = one.cursor.type.get_canonical() if inner is None else one.cursor.type.get_canonical().get_pointee()
+    while record.kind.name == "CONSTANTARRAY":
+        record = record.element_type
+    fields = [*record.get_fields()]
     members = [one.spelling for one in fields if one.get_usr() in used] or [one.spelling for one in fields]
     if inner is not None:
         why = "have several types" if members else "are not known"
@@ -139,8 +133,7 @@ def require_signature(task: Task, template: Template, where: str) -> str:
 
 def _require_match(task: Task, argument: Argument, parameter: Parameter, where: str) -> None:
     place = f"{where}: argument {argument.name} and the parameter {parameter.name} of {task.entry} do not agree"
-    if (unusual := _unusual(parameter)) and _ARRAYS not in unusual:
-        # Rows of a fixed length lie one after the other, as in an array of the task.
+    if unusual := _unusual(parameter):
         raise TaskError(f"{place}: the parameter {unusual}.")
     pointer = argument.role != "scalar"
     if pointer != parameter.pointer:

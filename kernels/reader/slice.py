@@ -31,12 +31,11 @@ from tunesmith.kernels.reader.parse import (
     doubt,
     kind,
     library,
+    shortened,
     walk,
     within,
 )
 
-MAX_LISTED = 12
-"""Names in a sentence."""
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _STD = re.compile(r"(?<![\w:])(?:::)?std::(?=\w)")
 _RENAMED = {"Sum": "cuda::std::plus<>", "Max": "cuda::maximum<>", "Min": "cuda::minimum<>"}
@@ -100,7 +99,8 @@ class _Reached:
         self._special: list[Any] = []
         self._deadline = time.process_time() + MAX_SECONDS
         self.add(entry.declared)
-        head = set(_WORD.findall(unit.written(entry.declared).partition("{")[0])) - {*entry.values, *entry.types}
+        bound = {*entry.values, *entry.types, *(one.spelling for one in entry.function.get_arguments())}
+        head = set(_WORD.findall(unit.written(entry.declared).partition("{")[0])) - bound
         for cursor in unit.declarations():
             # Attributes name constants that are in no tree.
             if kind(cursor) == "VAR_DECL" and cursor.spelling in head:
@@ -338,6 +338,8 @@ def sliced(unit: Unit, entry: Entry) -> Slice:
             body = re.sub(rf"\bcub::{old}\b", new, body)
         # GCC's spelling, which nvcc knows and NVRTC does not.
         body = re.sub(r"\b__(asm|volatile)__\b", r"\1", body)
+        # A word of C++ 14, and what only compilers for other processors mind.
+        body = re.sub(r"\bregister\s+(?=\w)|(?m:^[ \t]*#[ \t]*pragma[ \t]+(?:acc|omp)\b.*$)", "", body)
     text = "\n".join([*head, *([""] if head else []), body, ""])
     return Slice(text, tuple(unknown), tuple(types.values()), tuple(doubts), tuple(reached.undefined))
 
@@ -459,9 +461,3 @@ def listed(unknown: Sequence[Unknown]) -> str:
     """Undeclared names, each with its first place."""
     first = {one.name: f"{one.name} ({Path(one.file).name}:{one.line})" for one in reversed(unknown)}
     return shortened(list(reversed(first.values())))
-
-
-def shortened(texts: Sequence[str]) -> str:
-    """The first of them, and how many more there are."""
-    more = f" and {len(texts) - MAX_LISTED} more" if len(texts) > MAX_LISTED else ""
-    return ", ".join(texts[:MAX_LISTED]) + more

@@ -12,7 +12,7 @@ import pytest
 from tunesmith.kernels.build.artifact import Artifact
 from tunesmith.kernels.build.source import Specialised
 from tunesmith.kernels.reader.draft import draft
-from tunesmith.kernels.reader.parse import SourceError
+from tunesmith.kernels.reader.parse import SourceError, built_in
 
 INDEX = "const I i = blockIdx.x * blockDim.x + threadIdx.x;"
 
@@ -166,7 +166,8 @@ def test_members_of_structures_become_parameters(nvrtc: Any) -> None:
     ):
         assert line in task, task
     assert 'grid = ["ceil_div(p_size_cols, 128)"], block = [128] }\n' in task
-    assert "p_gain_1" in task and "p_size_rows" not in task and "p_rows" not in task and "of_the_host" not in task
+    assert "p_gain_1" in task and "p_turn_1_0" in task
+    assert "p_size_rows" not in task and "p_rows" not in task and "of_the_host" not in task
     compiles(nvrtc, "#define T float\n" + source)
 
 
@@ -213,6 +214,20 @@ def test_accessors_of_tensors_are_pointers_with_the_sizes_in_use(nvrtc: Any, bod
     assert '"y", role = "out", dtype = "float32", shape = ["rows", "y_size1"] },\n' in task, task
     assert re.search(r'"x", role = "in", .* shape = \["\w+", "x_size1", "x_size2"\] },  # FILL', task), task
     compiles(nvrtc, source)
+
+
+def test_names_for_accessors_of_any_element_are_known_from_headers_too(tmp_path: Path) -> None:
+    (tmp_path / "of.h").write_text(
+        "template <typename T, int N>\n    using Of = torch::PackedTensorAccessor32<T, N, torch::RestrictPtrTraits>;\n"
+    )
+    code = """#include "of.h"
+    using Row = at::PackedTensorAccessor64<double, 1>;
+    template <typename T> __global__ void k(const Of<T, 2> x, Of<T, 1> y, Row z) {
+        const int i = blockIdx.x * blockDim.x + threadIdx.x;
+        if (i < y.size(0)) y[i] = x[i][0] + z[i]; }"""
+    task, source = drafted(code, where=str(tmp_path / "k.cu"))
+    assert "k(T* __restrict__ x, int x_size1, T* __restrict__ y, int y_size0, double* z)" in source
+    assert '"y", role = "out", dtype = "T", shape = ["y_size0"]' in task
 
 
 def test_instances_that_a_file_asks_for_bind_a_template_which_another_file_launches(tmp_path: Path) -> None:
@@ -316,6 +331,47 @@ def test_members_of_a_class_that_nothing_declares_are_not_names_of_the_source(tm
         why.value
     )
     assert "accepted headers" not in str(why.value)
+
+
+AT = "template <class I> __device__ float at(I p) { return p[0]; }\n"
+
+
+@pytest.mark.parametrize(
+    ("head", "of_class", "why"),
+    [
+        ("template <class T, bool B = T::on>", "", "cannot be made: say what it is over, as --entry 'k<...>'."),
+        (f"{AT}template <class I>", "y[1] = at(I());", "or vector): say what its template is over, as --entry 'NAME<"),
+        ("template <int B>", "y[0] = Of<B>().next;", "cannot be made: no member named 'next' in 'Of<4>', and nothing"),
+    ],
+)
+def test_why_a_template_cannot_be_made_is_said_of_itself(head: str, of_class: str, why: str) -> None:
+    of = "template <int B> struct Of { int a; };\n"
+    code = (
+        f"{of}{head} __global__ void k(float* y) {{ *y = 1; {of_class} }}\nvoid f() {{ std::vector<int> v; v->a(); }}"
+    )
+    with pytest.raises(SourceError) as caught:
+        drafted(code)
+    assert why in str(caught.value)
+
+
+def test_of_headers_of_one_name_that_of_the_folder_of_the_sources_name_is_taken(tmp_path: Path) -> None:
+    for folder, type_ in (
+        (".git", "int"),
+        ("src/cuda", ""),
+        ("include/of/hip", "float"),
+        ("include/of/cuda", "double"),
+    ):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / ("real.h" if type_ else "k.cu")).write_text(f"typedef {type_} real;")
+    code = '#include "real.h"\n__global__ void k(real* y) { y[threadIdx.x] = 1; }'
+    assert 'dtype = "float64"' in drafted(code, where=str(tmp_path / "src/cuda/k.cu"))[0]
+
+
+def test_what_is_read_ahead_of_a_source_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    built_in.cache_clear()
+    drafted("__global__ void k(float* y) { y[threadIdx.x] = 1; }")
+    assert not [*tmp_path.iterdir()]
 
 
 def test_any_number_of_headers_may_not_be_here(tmp_path: Path) -> None:

@@ -179,6 +179,7 @@ class TestLaunch:
             ("N thrust::v<int> v; cudaMalloc(&x, n); k<<<ceil(n / 64.0), 64>>>(x, x, n); }", "ceil_div(n, 64)", "64"),
             (LAMBDA + UP, "ceil_div(n, 32)", "32"),
             ("void f(float* x, const dim3& d) { k<<<d.y / 32, 32>>>(x, x, d.x); }", "d_y // 32", "32"),
+            ("A int m = a; k<<<max(m / 64, 1), min(m, 64)>>>(x, x, 8); }", "max(a // 64, 1)", '"min(a, 64)"'),
         ],
     )
     def test_that_of_the_host(self, host: str, grid: str, block: str) -> None:
@@ -195,6 +196,7 @@ class TestLaunch:
             ("N k<<<64, 64>>>(x, x, n); }", "the grid, which the source launches as 64"),
             ("N dim3 g = up(n); OK((k<<<g, 8>>>(x, x, n))); }", "the launch, as the source has <<<g, 8>>>"),
             ("N int g = up(n) / 2; k<<<g, 64>>>(x, x, n); }", "whether g is a size of its own, which the source"),
+            ("N int g = min(a_few, n); k<<<g, 64>>>(x, x, n); }", "whether g is a size of its own, which the source"),
             ("N dim3 g, b; spread(n, &g, &b); k<<<g, b>>>(x, x, n); }", "the launch, as the source has <<<g, b>>>"),
             (SPREAD + "N int b = 1; spread(b); k<<<n, b>>>(x, x, n); }", "the block, which the source launches with b"),
             ("N dim3 g, b; known(g, b, n); k<<<g, b>>>(x, x, n); }", "the launch, as the source has <<<g, b>>>"),
@@ -241,6 +243,22 @@ class TestLaunch:
         task = files(KERNEL.replace("BODY", f"x[i] + x[{before}]"), None)["task.toml"]
         assert [line for line in task.splitlines() if line.startswith("requires")] == required
 
+    def test_what_a_kernel_never_reads_is_not_asked_and_where_it_begins_is_no_size(self) -> None:
+        code = PLAIN.replace("int n", "int n, float spare = 0.5f, int more = 3")
+        assert line(code, "spare").endswith('value = "0.5" },') and line(code, "more").endswith('value = "3" },')
+        code = PLAIN.replace("int n", "int n, int rowStart").replace("(i", "(i >= rowStart && i")
+        assert "FILL: the value of rowStart" in line(code, "rowStart") and "rowStart" not in line(code, "sizes")
+
+    def test_a_block_of_the_source_holds_where_no_run_uses_its_threads(self) -> None:
+        code = "__global__ void k(float* y, int n) { for (int i = 0; i < n / 999; i++) y[32 * i + threadIdx.x] = 1; }\n"
+        assert "block = [32] }  # FILL" in line(
+            code + of_host("N dim3 b(32), g = up(n); k<<<g, b>>>(x, n); }"), "launch"
+        )
+
+    def test_a_grid_of_a_million_threads_is_run(self) -> None:
+        code = PLAIN.replace("i < n", "i < 1024 * 1024") + of_host("N k<<<1024, 1024>>>(x, x, n); }")
+        assert line(code, "y").endswith('role = "out", dtype = "float32", shape = ["1048576"] },')
+
     def test_a_number_that_is_looked_for_is_no_size(self) -> None:
         code = PLAIN.replace("int n", "int n, int of").replace("float* x", "float* x, const int* kinds")
         code = code.replace("i < n", "i < n && kinds[i] == of")
@@ -284,6 +302,22 @@ class TestSlice:
     def test_what_the_kernel_does_not_use_is_gone(self, host: str, nvrtc: Any) -> None:
         assert baseline(f"{host}\n{PLAIN}").strip() == 'extern "C" ' + PLAIN.strip()
         assert compiles(nvrtc, f"{host}\n{PLAIN}")
+
+    def test_words_of_other_languages_are_left_out(self, nvrtc: Any) -> None:
+        words = "#pragma acc loop seq\nregister int i"
+        code = f"extern int n;\nnamespace own {{\n{PLAIN.replace('int i', words)}}}"
+        assert compiles(nvrtc, code) and "extern int" not in baseline(code) and "FILL" not in line(code, "y")
+
+    def test_numbers_of_pytorch_are_those_of_cuda(self, nvrtc: Any) -> None:
+        code = PLAIN.replace("const float", "const c10::Half").replace("float* y", "at::BFloat16* y")
+        assert 'dtype = "float16"' in line(code, "x") and 'dtype = "bfloat16"' in line(code, "y")
+        assert compiles(nvrtc, code.replace("x[i]", "float(x[i])"))
+
+    def test_rows_of_a_fixed_length_are_the_last_dimensions(self, nvrtc: Any) -> None:
+        code = KERNEL.replace("BODY", "x[i][0][1]").replace("* y", " (*y)[3]").replace("* x", " (*x)[2][4]")
+        assert compiles(nvrtc, code := code.replace("y[i]", "y[i][2]"))
+        assert 'role = "in", dtype = "float32", shape = ["n", "8"] },' in line(code, "x")
+        assert 'role = "inout", dtype = "float32", shape = ["n", "3"] },' in line(code, "y")
 
     def test_a_kernel_that_prints_is_to_be_changed(self) -> None:
         prints = PLAIN.replace("if (i < n)", 'if (i > n) printf("%d", i);\n    if (i < n)')
@@ -583,7 +617,8 @@ class TestTask:
             ("#include <torch/extension.h>\n", "", "", "at::f(a) *", "undeclared names: at (my.cu:5)"),
             ("template <typename... T>", "int n", "int n, T... rest", "a *", "any number of parameters"),
             ("", "float* y", "float** y", "a *", "is a pointer to pointers: join the arrays into one, `float* y`"),
-            ("", "float* in", "float (*in)[4]", "a *", "declare it as `const float* in`, and for in[i][j] write"),
+            (TWO, "float* in", "Two (*in)[4]", "in[i][1].p *", "make an array of each member that is used (p)"),
+            ("texture<int, 1, cudaReadMode> t, u;", "", "", "tex1Dfetch(t, i) *", "it reads the texture t, which no"),
             ("", "int n", "const int& n", "a *", "is a reference: declare it by value, as `int n`"),
             ("", "float a", "float (*a)(float)", "a(1) *", "is a pointer to a function"),
             ("", "int i =", "SHARED(float, s) int i =", "s[0] *", "type construction): give the macros that your"),
@@ -591,7 +626,21 @@ class TestTask:
             ("", "int i =", "saxpy<<<1, 1>>>(a, in, y, n); int i =", "a *", "saxpy launches kernels"),
             ("#define T {{T}}\n", "", "", "a *", "a program fills in {{T}} before this file is a source"),
             ("#include <cv.h>\n", "float* y", "Mat y", "a *", "my.cu: it uses undeclared names: Mat (my.cu:3)"),
+            (
+                "template <class T>",
+                "int n",
+                "int n, Of<T, 2> s",
+                "a *",
+                "names: Of; declare them in it, or give macros",
+            ),
             ("", "float a", "cudaTextureObject_t a", "tex1Dfetch<float>(a, i) *", "a of saxpy holds an image"),
+            (
+                "__device__ cudaTextureObject_t t;",
+                "",
+                "",
+                "tex1Dfetch<float>(t, i) *",
+                "the texture t, which no launch",
+            ),
             ("template <class F>", "int n", "int n, F f", "f(a) *", "called object type 'float' is not a function"),
             ("struct P { int n; };", "float a", "P a, int a_n", "a.n *", "a of saxpy is the structure `P`"),
             ("struct P { P* q; int n; };", "float a", "P a", "a.q->n *", "a_q of saxpy points to the structure `P`"),
@@ -639,6 +688,7 @@ class TestTask:
             ("unsigned long long const", "uint64"),
             ("short int const", "int16"),
             ("std::size_t", "uint64"),
+            ("off_t", "int64"),
             ("count", "int32"),
             ("Mode", "int16"),
         ],
@@ -647,10 +697,20 @@ class TestTask:
         code = f"typedef int count;\nenum Mode : short {{ PLAIN, TWICE }};\n{SAXPY.replace('int n', f'{kind} n')}"
         assert f'dtype = "{dtype}"' in line(code, "n")
 
-    @pytest.mark.parametrize(("table", "asked"), [("float table[4]", True), ("float table[2] = {1, 2}", False)])
-    def test_constant_memory_that_nothing_sets_is_to_be_filled_in(self, table: str, asked: bool) -> None:
-        text = draft(f"__constant__ {table};\n{SAXPY.replace('+ y[i]', '+ table[0]')}", None, "my.cu")[1]["task.toml"]
-        assert ("# FILL: the values of table" in text) is asked
+    @pytest.mark.parametrize(
+        ("table", "asked"),
+        [
+            ("__constant__ float table[4]", "__constant__ memory that is read but never set: give an initialiser"),
+            ("__constant__ float table[2] = {1, 2}", ""),
+            ("__device__ float table[4]", "__device__ memory that no launch sets: make an argument of it"),
+            ("__device__ float of(float table, float b);\n__constant__ float table[1] = {1}", ""),
+        ],
+    )
+    def test_memory_that_nothing_sets_is_to_be_filled_in(self, table: str, asked: str) -> None:
+        code = f"{table};\n{SAXPY.replace('+ y[i]', '+ table[0] + THE_BUILDS')}"
+        text = draft(code, None, "my.cu")[1]["task.toml"]
+        assert "FILL: whether THE_BUILDS = 4" in text and ("; the values of table" in text) is bool(asked)
+        assert asked in text
 
 
 class TestOpenCL:
