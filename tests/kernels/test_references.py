@@ -70,7 +70,8 @@ def test_references_say_how_well_results_are_determined_or_are_the_original(tmp_
     data = WorkloadData(opened, task, task.workloads[0], seed=3, max_bytes=1 << 24)
     [x, y] = [opened.array(data.view(place, 0), "float32").astype(np.float64) for place in data.places[:2]]
     found = data.slack(0, lenient=True)["out"] / (ROUNDING_FACTOR * (2.0**-23 * (abs(2 * x) + abs(y))))
-    assert np.mean(found < 0.05) < 1e-3 and found.max() <= 1.5
+    # An input changes by up to 1.5 units, and is rounded to float32 like the sum, by up to half of one each.
+    assert np.mean(found < 0.05) < 1e-3 and found.max() <= 2.5
     # The place of the largest of a row is determined, also where several are.
     task = read_task(SCALE_ADD.parents[1] / "candidates" / "tasks" / "row_argmax" / "task.toml")
     data = WorkloadData(opened, task, task.workloads[0], seed=3, max_bytes=1 << 24, contents=Contents("ties", 3))
