@@ -47,9 +47,9 @@ def examine(context: Context, kernels: Sequence[Kernel], *, stage: str = "", bri
         try:
             found = context.pool.examine(jobs, seconds=left, brief=brief)
             if isinstance(found, list):
-                same = ("verdict", "reason", "detail", "steps", "notes", "artifacts", "seed")
+                kept = ("verdict", "reason", "detail", "seed", *(() if brief else ("steps", "notes", "artifacts")))
                 results = [
-                    {name: getattr(one, name) for name in same}
+                    {name: getattr(one, name) for name in kept}
                     | {"unexecuted": tuple(map(str, one.unexecuted)), "unreached": _is_unreached(context, job[0], one)}
                     for job, one in zip(jobs, found, strict=True)
                 ]
@@ -58,6 +58,8 @@ def examine(context: Context, kernels: Sequence[Kernel], *, stage: str = "", bri
         except TunesmithError as error:
             # The task's baseline is wrong somewhere, which need not end the run.
             failure = str(error)
+    if brief and not results:
+        context.note("template", f"New templates are searched without an examination: {failure}", stage)
     share = round((time.monotonic() - begun) / len(waiting), 3)
     results = results or [{"verdict": "not examined", "detail": failure}] * len(waiting)
     for (template, config, workload), fields in zip(waiting, results, strict=True):

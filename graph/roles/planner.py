@@ -193,13 +193,13 @@ def options_of(tree: Tree, narrow: bool) -> list[Branch]:
     """The branches that the tree allows to be written next, one of each kind, those first that gained most per call on
     the kernels that we measured; but a rewrite comes before all, unless the rounds `narrow` down what was found."""
     if best := tree.ranked[:2]:
-        found = _from(best, tree)
+        found = _branches_from(best, tree)
     else:
         found = [_branch(BASELINE, "template"), _branch(BASELINE, "rewrite")]
     return found if narrow else sorted(found, key=lambda branch: branch.kind != "rewrite")
 
 
-def _from(best: Sequence[Node], tree: Tree) -> list[Branch]:
+def _branches_from(best: Sequence[Node], tree: Tree) -> list[Branch]:
     made: list[Node | BranchAbandoned] = [*tree.nodes, *tree.attempts]
     children, top, found = {(one.parent, one.made_by) for one in made}, best[0], list[Branch]()
     near = MAX_EXPOSED_TIME_RATIO * (top.best or math.inf)

@@ -15,6 +15,7 @@ from tunesmith.graph.context import Context
 from tunesmith.graph.models.calls import ModelCall, ModelFailed, Waiting
 from tunesmith.graph.results.summary import read_summary
 from tunesmith.graph.roles.templater import Problem, TemplateAnswer, problem_of, read_answer
+from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.outcome import CompileFailed, Evaluation
 from tunesmith.kernels.spec.task import TaskError
 from tunesmith.kernels.spec.taskfile import load_task
@@ -131,6 +132,21 @@ def test_what_is_wrong_beside_the_task_s_own_data_goes_back_before_its_search(tm
         (True, "rejected"), (True, "accepted"), (False, "accepted")
     ]  # fmt: skip
     assert all(one.template.startswith("repaired") for one in result.summary.examined)
+
+
+def test_templates_are_searched_without_an_examination_that_fails(tmp_path: Path, monkeypatch: Any) -> None:
+    whole = SimulatedPool.examine
+
+    def examine(self: SimulatedPool, jobs: Any, *, brief: bool = False, **more: Any) -> Any:
+        if brief:
+            raise TunesmithError("The baseline is wrong there.")
+        return whole(self, jobs, **more)
+
+    monkeypatch.setattr(SimulatedPool, "examine", examine)
+    result, _ = run(tmp_path / "run", good, rounds=1)
+    assert result.valid
+    wanted = "New templates are searched without an examination: The baseline is wrong there."
+    assert wanted in result.summary.notes
 
 
 @pytest.mark.parametrize(
