@@ -423,6 +423,21 @@ class RunLog:
         """The evaluations of one template, in the order they ended."""
         return [entry for entry in self.entries(kinds.Evaluated) if entry.event.evaluation.template == template_id]
 
+    def gain(self, number: int) -> float:
+        """The share by which round `number` shortened the least times of right configurations, over the tuned workloads
+        by weight."""
+        wrong, baseline = self.rejected(), self.baseline_seconds or {}
+        found = [(round_of(entry.stage), entry.event.evaluation) for entry in self.entries(kinds.Evaluated)]
+        right = [(made, one) for made, one in found if (one.template, config_key(one.config)) not in wrong]
+
+        def least(last: int) -> dict[str, float]:
+            """By workload, the baseline's included, up to a round."""
+            times = [seconds_of(one) for made, one in right if made <= last and one.failure is None]
+            return {name: min([own, *(one.get(name, own) for one in times)]) for name, own in baseline.items()}
+
+        before, now = least(number - 1), least(number)
+        return 1 - weighted_geomean({name: now[name] / before[name] for name in baseline}, self.started.task.weights)
+
     # Tests
 
     def comparisons(self, stage: str) -> dict[str, kinds.Compared]:

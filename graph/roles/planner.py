@@ -156,7 +156,7 @@ def plan_on_tree(context: Context, number: int, tree: Tree) -> Plan:
     if (calls := calls_left(context)) is not None:
         wanted = min(wanted, calls)
     last = number == context.settings.rounds or (calls is not None and calls <= wanted)
-    narrow = last or _stalls(tree, number, context.settings.least_gain)
+    narrow = last or (number > 2 and context.log.gain(number - 1) < context.settings.least_gain)
     written = [branch for branch in options_of(tree, narrow) if branch.kind in kinds]
     # A further search costs no call: of the task's next template, or the best one.
     searched = (tree.untried or [node for node in tree.ranked if node.template.has_choices])[: "search" in kinds]
@@ -180,13 +180,6 @@ _MOVES: dict[BranchKind, str] = {
     "extend": "parameters for choices that are fixed now: how work is divided, staged, or kept",
 }
 _ANEW = "organise the work in another way than was tried, for what bounds it, and expose every choice of it"
-
-
-def _stalls(tree: Tree, number: int, least_gain: float) -> bool:
-    """Whether the round before `number` made the best kernel faster by a share of less than `least_gain`."""
-    ranked = [(node.best or math.inf, node.round) for node in tree.ranked]
-    now, before = (min((best for best, made in ranked if made < number - back), default=math.inf) for back in (0, 1))
-    return before < math.inf and now > (1 - least_gain) * before
 
 
 def options_of(tree: Tree, narrow: bool) -> list[Branch]:

@@ -6,13 +6,12 @@ the tuned workloads and the task's own contents only, so winners must also pass 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 
 from tunesmith.graph.context import Context, baseline_quantities, baseline_request
 from tunesmith.graph.journal import events
-from tunesmith.graph.journal.log import REPAIR, RunLog, VerifiedKernel, objective, stage_of, weighted_geomean
+from tunesmith.graph.journal.log import REPAIR, RunLog, VerifiedKernel, objective, stage_of
 from tunesmith.graph.models.calls import HOPELESS
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.roles.examination import examine
@@ -312,7 +311,7 @@ def _done(context: Context, number: int, verdict: events.Verdict | None) -> Done
             return "floor"
         # A round without a new template costs no call.
         wrote = number > 1 and any(context.log.events(events.TemplateAdded, stage))
-        little = wrote and context.models is not None and _gain(context, number) < settings.least_gain
+        little = wrote and context.models is not None and context.log.gain(number) < settings.least_gain
         # Constants of a kernel that was rewritten are worth a search first.
         if little and all(one.kind != "expose" for one in options_of(context.tree(), narrow=True)):
             return "little gain"
@@ -323,22 +322,6 @@ def _done(context: Context, number: int, verdict: events.Verdict | None) -> Done
     # failure of the server, the next round asks again.
     hopeless = any(note.failure in HOPELESS for note in context.log.events(events.Noted, stage))
     return "no model" if hopeless and not searches(settings) else ""
-
-
-def _gain(context: Context, number: int) -> float:
-    """The share by which the round shortened the launches known before, over the tuned workloads by weight, each as a
-    ratio to the baseline beside it. Infinite where the earlier rounds or this one have no result."""
-    least: list[dict[str, float]] = []
-    for rounds in (range(1, number), range(1, number + 1)):
-        verdicts = [verdict for one in rounds if (verdict := context.log.verdict(stage_of(one))) is not None]
-        rows = [row for verdict in verdicts for row in verdict.tuned]
-        ratios = [(row.workload, found.ratio) for row in rows for found in (row.general, row.best) if found is not None]
-        least.append({name: min(1.0, *(ratio for one, ratio in ratios if one == name)) for name, _ in ratios})
-    before, now = least
-    weights = context.task.weights
-    if not before or set(before) != set(now):
-        return math.inf
-    return 1 - weighted_geomean(now, weights) / weighted_geomean(before, weights)
 
 
 def _exhausted(context: Context, number: int) -> bool:
