@@ -196,9 +196,9 @@ def _branches_from(best: Sequence[Node], tree: Tree) -> list[Branch]:
     made: list[Node | BranchAbandoned] = [*tree.nodes, *tree.attempts]
     children, top, found = {(one.parent, one.made_by) for one in made}, best[0], list[Branch]()
     near = MAX_EXPOSED_TIME_RATIO * (top.best or math.inf)
-    whole = (node for node in tree.ranked if not node.template.has_choices and (node.best or math.inf) < near)
-    if node := next((node for node in whole if (node.id, "expose") not in children), None):
-        found.append(_branch(node.id, "expose"))
+    whole = next((node for node in tree.ranked if not node.template.has_choices), None)
+    if whole is not None and (whole.best or math.inf) < near and (whole.id, "expose") not in children:
+        found.append(_branch(whole.id, "expose"))
     wider = (node for node in best if node.template.has_choices and (node.id, "extend") not in children)
     if node := next(wider, None):
         # The limits of its search come first.

@@ -312,8 +312,9 @@ def _done(context: Context, number: int, verdict: events.Verdict | None) -> Done
         # A round without a new template costs no call.
         wrote = number > 1 and any(context.log.events(events.TemplateAdded, stage))
         little = wrote and context.models is not None and context.log.gain(number) < settings.least_gain
-        # Constants of a kernel that was rewritten are worth a search first.
-        if little and all(one.kind != "expose" for one in options_of(context.tree(), narrow=True)):
+        # Rules have the constants of a kernel that was rewritten searched first.
+        ahead = options_of(context.tree(), narrow=True) if little and settings.planner == "rules" else ()
+        if little and all(one.kind != "expose" for one in ahead):
             return "little gain"
     # A model may come up with another template where rules have nothing left to search.
     if number > 1 and context.models is None and _exhausted(context, number):

@@ -275,6 +275,13 @@ def test_every_call_is_for_code_and_each_kind_is_tried(tmp_path: Path) -> None:
     assert "round 1, rewrite: Sixteen elements a work-item.: " in later[0]
 
 
+def test_rules_stop_rewriting_where_it_gains_little_and_end_after_a_search_of_the_constants(tmp_path: Path) -> None:
+    about: dict[str, Any] = {"rounds": 6, "branches": 1, "evaluations": 40, "least_gain": 0.9}
+    result, _ = run(tmp_path / "run", code, planner="rules", **about)
+    written = [[one.kind for one in plan.branches if one.written] for plan in plans_of(tmp_path / "run")]
+    assert written == [["rewrite"], ["rewrite"], ["expose"]] and result.summary.ended_by == "little gain"
+
+
 def test_no_more_is_asked_than_the_cap_on_calls_allows_and_an_arm_plans_its_own_kinds(tmp_path: Path) -> None:
     # The scripted model keeps no account, so the cap stands in the plan alone.
     run(tmp_path / "run", code, rounds=1, planner="rules", max_calls=1)
