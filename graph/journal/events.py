@@ -555,7 +555,7 @@ class Compared(Event, kind="comparison"):
 
 class Examined(Verified, Event, kind="examined"):
     """The examination of a winner with all its steps. reason: the kind of a rejection; brief: that of a template which
-    a model wrote, before its search, on made-up sizes alone: a rejection holds, anything else is no verdict."""
+    a model wrote, before its search, on made-up sizes alone, of which only a rejection counts."""
 
     reason: str = ""
     brief: bool = False

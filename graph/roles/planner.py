@@ -184,7 +184,7 @@ _ANEW = "organise the work in another way than was tried, for what bounds it, an
 
 def options_of(tree: Tree, narrow: bool) -> list[Branch]:
     """The branches that the tree allows to be written next, one of each kind, those first that gained most per call on
-    the kernels that we measured; but a rewrite comes before all, unless the rounds `narrow` down what was found."""
+    the kernels that we measured. narrow: parameters for known kernels come first; else a rewrite does."""
     if best := tree.ranked[:2]:
         found = _branches_from(best, tree)
     else:

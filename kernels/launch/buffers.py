@@ -37,7 +37,7 @@ from tunesmith.kernels.launch.reference import (
 from tunesmith.kernels.outcome import Rejected
 from tunesmith.kernels.space import compiler_rejection
 from tunesmith.kernels.spec.dtypes import DTYPES
-from tunesmith.kernels.spec.task import Argument, Geometry, Task, Workload, geometry
+from tunesmith.kernels.spec.task import Argument, Geometry, Task, TaskError, Workload, geometry
 
 ALIGNMENT = 512
 """Bytes; unless the caller says otherwise, every array starts at a multiple, as where a program allocates it."""
@@ -300,9 +300,9 @@ class WorkloadData:
         return values_of(self.device.xp, self.task, self.workload, inputs)
 
     def _changes(self, index: int, output: str) -> Any:
-        """The change of a result when each input changes by about a rounding: the largest of `ROUNDING_ATTEMPTS`. What
-        NumPy computes of inputs in float32 is in float32 as well, and shows what is lost between operations, as by the
-        difference of a probability near one and one; PyTorch does not mix the types.
+        """The change of a result when each input changes by about a rounding: the largest of `ROUNDING_ATTEMPTS`.
+        NumPy computes in float32 on such inputs, which shows the losses between operations, as in the difference of a
+        probability near one and one. PyTorch does not mix the types; a reference may also take float64 alone.
 
         The size of the change differs from input to input: equal sizes would cancel each other exactly where the
         numbers do, in three of eight elements of a sum of two products. For results that are whole numbers, such as
@@ -313,14 +313,19 @@ class WorkloadData:
             whole = {place.argument.name: not DTYPES[place.dtype].is_float for place in self.outputs}
             values = self._values_of_inputs(index)
             for attempt in range(ROUNDING_ATTEMPTS):
-                rng, moved = np.random.default_rng(attempt), dict(values)
+                rng, moved, narrow = np.random.default_rng(attempt), dict(values), dict(values)
                 for place in self.inputs:
                     if DTYPES[place.dtype].is_float:
                         value = values[place.argument.name]
                         changed = value * _factors(xp, value, place, rng, ties=whole[output])
-                        narrow = DTYPES[place.dtype].size < 8 and self.task.framework != "torch"
-                        moved[place.argument.name] = changed.astype(np.float32) if narrow else changed
-                for name, result in self._results(moved).items():
+                        moved[place.argument.name] = narrow[place.argument.name] = changed
+                        if DTYPES[place.dtype].size < 8:
+                            narrow[place.argument.name] = changed.astype(np.float32)
+                try:
+                    results = self._results(moved if self.task.framework == "torch" else narrow)
+                except TaskError:
+                    results = self._results(moved)
+                for name, result in results.items():
                     if whole[name] == whole[output]:
                         with np.errstate(invalid="ignore"):
                             off = np.abs(on_host(result) - on_host(variant.expected[name]))

@@ -22,7 +22,7 @@ _NAMED = re.compile(
     r"(\S*PackedTensorAccessor\w*\s*<[^\n;]*>)[ \t]*;?[ \t]*$",
     re.MULTILINE,
 )
-"""A macro or an alias, of a template too: its parameters, its name, and what it stands for."""
+"""A macro or an alias, of a template too: its parameters, its name, and its text."""
 _SIZE = re.compile(r"(?<![\w.>])(\w+)\.size\((\d)\)")
 _FIRST = re.compile(r"^[ \t]*(?=(?:template|namespace|using|static|inline|extern|const|void|__\w+__)\b)", re.MULTILINE)
 

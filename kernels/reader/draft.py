@@ -125,7 +125,7 @@ def read_kernel(
     if hole := re.search(r"\{%.*?%\}|(?<=\s)\{\{ *[A-Za-z_]\w* *\}\}", code):
         why = "before this file is a source: give the text that it makes of it"
         raise SourceError(f"{place}: a program fills in {hole[0]} {why}.")
-    # PyTorch's numbers of 16 bits are those of CUDA.
+    # PyTorch's types of 16 bits have CUDA's layout.
     for theirs, own in (("Half", "__half"), ("BFloat16", "__nv_bfloat16")) if backend == "cuda" else ():
         code = re.sub(rf"(?:::)?\b(?:c10|at|torch)::{theirs}\b", own, code)
     text = marked(without_accessors(code)) if backend == "cuda" else _passable(code)
@@ -202,7 +202,7 @@ def _obstacles(unit: Unit, found: Entry, part: Slice, unknown: Sequence[Unknown]
     unknown = [one for one in unknown if one.what == "type" or not re.search(rf"{of_type}{one.name}\b", unit.code)]
     if unknown:
         obstacles.append(f"it uses undeclared names: {listed(unknown)}; {unit.remedy}")
-    # Clang leaves a variable out whose type is not known, with what is passed beside it.
+    # Clang leaves out a variable of an unknown type, and a call with it.
     kept = [part.text, *(unit.texts if any(one.name == "texture" for one in unit.unknown.values()) else [])]
     bound = re.findall(r"(?:\btexture\s*<[^;{}()]*>|\b__device__ cudaTextureObject_t)\s*(\w+)\s*[,;]", "\n".join(kept))
     read = r"\btex\w+\s*(?:<[^()]*>)?\(\s*{}\b"

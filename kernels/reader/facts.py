@@ -478,7 +478,7 @@ class _Search:
         needed = {name for dims in reached for one in dims or () for name in parse(one).names}
         steering = set[str]().union(*(run.steering for run in runs)) if runs else set(self.whole)
         steering = steering.union(*map(facts.extents, facts.parameters))
-        # Where something begins is no size, even if a guard compares with it.
+        # An offset is not a size, even if a guard compares with it.
         steering -= {one for one in steering if re.search("(?i)start|begin|offset|first", one)}
         facts.sizes = [one for one in (*self.whole, *self.extra) if one in needed or one in steering]
         facts.requires = [one for one in facts.requires if parse(one).names <= {*facts.sizes}]

@@ -72,6 +72,12 @@ def test_references_say_how_well_results_are_determined_or_are_the_original(tmp_
     found = data.slack(0, lenient=True)["out"] / (ROUNDING_FACTOR * (2.0**-23 * (abs(2 * x) + abs(y))))
     # An input changes by up to 1.5 units, and is rounded to float32 like the sum, by up to half of one each.
     assert np.mean(found < 0.05) < 1e-3 and found.max() <= 2.5
+    # A reference may insist on float64.
+    text = (SCALE_ADD / "reference.py").read_text().replace("return", "assert x.dtype == float\n    return")
+    strict = scale_add(tmp_path / "strict", text)
+    assert (
+        WorkloadData(opened, strict, strict.workloads[0], seed=3, max_bytes=1 << 24).slack(0, lenient=True)["out"].any()
+    )
     # The place of the largest of a row is determined, also where several are.
     task = read_task(SCALE_ADD.parents[1] / "candidates" / "tasks" / "row_argmax" / "task.toml")
     data = WorkloadData(opened, task, task.workloads[0], seed=3, max_bytes=1 << 24, contents=Contents("ties", 3))
