@@ -173,15 +173,16 @@ def _serve(pipe: Connection) -> None:
         # Its output is seen although this process may be killed.
         sys.stdout.reconfigure(line_buffering=True)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    make, arguments = pipe.recv()
-    failed, made = _attempt(make, *arguments)
-    pipe.send((failed, made if failed else None))
-    while not failed:
-        try:
+    try:
+        make, arguments = pipe.recv()
+        failed, made = _attempt(make, *arguments)
+        pipe.send((failed, made if failed else None))
+        while not failed:
             method, given = pipe.recv()
-        except EOFError:
-            return
-        pipe.send(_attempt(getattr(made, method), *given))
+            pipe.send(_attempt(getattr(made, method), *given))
+    except (EOFError, ConnectionError):
+        # The parent has ended, and the thread may not be told before this process is gone.
+        _end_group()
 
 
 def _end_with_parent() -> None:
@@ -189,6 +190,11 @@ def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     multiprocessing.connection.wait([parent.sentinel])
+    _end_group()
+
+
+def _end_group() -> None:
+    """Ends this process and all that it started."""
     os.killpg(0, signal.SIGKILL)
 
 

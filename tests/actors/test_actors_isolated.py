@@ -133,16 +133,22 @@ def test_sending_a_call_is_part_of_no_wait_without_a_deadline(monkeypatch: pytes
         assert isinstance(found, Crashed) and "SIGKILL" in found.detail
 
 
-def test_a_killed_fork_server_is_started_again_and_children_go_with_their_host() -> None:
+def test_a_killed_fork_server_is_started_again_and_its_children_go_on() -> None:
     with Isolated("run", Subject) as first, Isolated("run", Subject) as second:
         _, pid = first.call("add", 60.0, 1)
         os.kill(int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1]), signal.SIGKILL)
         assert first.call("add", 60.0, 1)[0] == 2, "its children go on"
         assert second.call("add", 60.0, 1)[0] == 1
-    # Also in the middle of a call that never ends.
-    with subprocess.Popen([sys.executable, "-c", HOST, sys_path_entry], stdout=subprocess.PIPE, text=True) as host:
+
+
+@pytest.mark.parametrize("doing", ["call", "nothing"])
+def test_a_process_and_what_it_started_end_with_their_host(doing: str) -> None:
+    """In the middle of a call that never ends, and between calls."""
+    command = [sys.executable, "-c", HOST, sys_path_entry, doing]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as host:
         pid, begun = int(host.stdout.readline()), int(host.stdout.readline())
         assert Path(f"/proc/{pid}").exists() and Path(f"/proc/{begun}").exists()
+        time.sleep(0.3)
         host.kill()
         host.wait()
     assert gone(pid) and gone(begun)
@@ -155,7 +161,9 @@ from test_actors_isolated import Subject
 from tunesmith.actors.process import Isolated
 subject = Isolated("run", Subject)
 print(subject.call("add", 60.0, 1)[1], subject.call("begin", 60.0), sep="\\n", flush=True)
-subject.call("wait", 700.0, 600.0)
+if sys.argv[2] == "call":
+    subject.call("wait", 700.0, 600.0)
+time.sleep(600)
 """
 
 
