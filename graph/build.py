@@ -8,7 +8,6 @@ Read this file to know who decides what, and when:
    they work (`roles/templater.py`).
 4. tune searches the feasible spaces and journals every measurement (`roles/tuner.py`).
 5. test re-measures the best and gives the verdict (`roles/tester.py`); `done` ends the loop, else back to plan.
-6. explain, where a model does it, sums up what the round showed, for the next plan (`roles/approval.py`).
 
 Further roles stand behind one of these, and may send the state back. Nothing of the graph is stored beside the journal:
 each role that has finished is a `step` there. A graph that is started again takes the steps of the round at hand from
@@ -33,7 +32,7 @@ from tunesmith.graph.journal.log import RunLog, stage_of
 from tunesmith.graph.models.recorded import NotRecorded
 from tunesmith.graph.progress import Progress
 from tunesmith.graph.roles import REGISTERED, Role
-from tunesmith.graph.roles.approval import approve, explain_round
+from tunesmith.graph.roles.approval import approve
 from tunesmith.graph.roles.planner import plan_round, searches
 from tunesmith.graph.roles.templater import provide_templates
 from tunesmith.graph.roles.tester import test_round
@@ -48,7 +47,6 @@ BUILT_IN: dict[str, Role] = {
     "template": provide_templates,
     "tune": tune_round,
     "test": test_round,
-    "explain": explain_round,
 }
 """Our own roles by name, in the order of their work. Without a model they work by rules, or not at all."""
 BACK = ("plan", "template")
@@ -77,15 +75,11 @@ def load_roles() -> dict[str, Role]:
     return roles | {name: make() for name, make in REGISTERED.items()}
 
 
-def roles_of(settings: Settings, with_model: bool) -> dict[str, Role]:
+def roles_of(settings: Settings) -> dict[str, Role]:
     """The roles of a run by name, without built-in roles that have nothing to do in it or in its arm."""
     roles = load_roles()
     if settings.approve == "none" and roles["approve"] is approve:
         del roles["approve"]
-    # Rules do not read explanations.
-    explained = with_model and settings.explain and settings.planner == "model" and settings.arm != "rewrite"
-    if not explained and roles["explain"] is explain_round:
-        del roles["explain"]
     if not searches(settings):
         del roles["tune"]
     return roles
@@ -198,7 +192,7 @@ def _take_step(
 
 def _finished_step(context: Context, role: str, turn: int, stage: str, following: str) -> Command[Any] | None:
     """The command of a role that has finished; None where it has not. Where its step ended a run which was extended
-    since, a verdict or an explanation stands and the run goes on; any other role decides again."""
+    since, a verdict stands and the run goes on; any other role decides again."""
     steps = context.log.entries(StepTaken, stage)
     entry = next((one for one in reversed(steps) if (one.event.role, one.event.turn) == (role, turn)), None)
     if entry is None:

@@ -53,8 +53,6 @@ class Context:
     """None: every role works by rules."""
     best_roofs: Callable[[Roofline], tuple[Roofline, tuple[str, ...]]] = lambda measured: (measured, ())
     """Turns roofs measured now into the best ever measured on the device, with sentences on the difference."""
-    write_results: Callable[[str], object] = lambda done: None
-    """Writes summary, report and the winners' files, given the reason for the end of the run."""
     approve: Callable[[Plan], Plan] = lambda plan: plan
     """Has a person approve a plan, or change it. Raises `Waiting` where the answer comes later."""
     log: RunLog = field(init=False)

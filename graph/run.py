@@ -261,7 +261,6 @@ def _carry_on(context: Context, ask: Ask | None) -> RunResult:
     from tunesmith.graph.build import build_graph, ended_by, roles_of, start_of, steps_at_most
     from tunesmith.graph.roles.approval import decide
 
-    context.write_results = partial(finish, context)
     context.approve = partial(decide, context, ask)
     if ended_by(context.log):
         context.listener(Progress("done", "the run had ended; --more N lets it measure more"))
@@ -274,7 +273,7 @@ def _carry_on(context: Context, ask: Ask | None) -> RunResult:
             context.models = open_models(settings, journal, journal.folder, context.listener, context.seconds_left)
         if where := destination(settings):
             context.listener(Progress("model", where))
-        graph = build_graph(roles_of(settings, context.models is not None), settings.roles).compile()
+        graph = build_graph(roles_of(settings), settings.roles).compile()
         try:
             graph.invoke(start_of(context.log), {"recursion_limit": steps_at_most(settings)}, context=context)
         except TunesmithError as error:
@@ -286,13 +285,13 @@ def _carry_on(context: Context, ask: Ask | None) -> RunResult:
     return finish(context)
 
 
-def finish(context: Context, done: str = "") -> RunResult:
-    """Writes summary, report and best/. done: why the run ends, where the journal does not have it yet."""
+def finish(context: Context) -> RunResult:
+    """Writes summary, report and best/."""
     from tunesmith.graph.build import ended_by
     from tunesmith.graph.results.best import export_best
     from tunesmith.graph.results.report import render_report
 
-    done, folder = done or ended_by(context.log), context.journal.folder
+    done, folder = ended_by(context.log), context.journal.folder
     if done:
         learn(context)
     summary = summarise(context, done)

@@ -157,7 +157,6 @@ class Settings(BaseModel, frozen=True, extra="forbid", protected_namespaces=()):
         0.03, "With a model: end after a round that brought less than this share, over all workloads.", ge=0, lt=1
     )
     kit: bool = _option(True, "With a model: show CUDA's building blocks, in place of a template of the library.")
-    explain: bool = _option(True, "With a model: let it summarise each round for its next plan.")
     approve: Literal["none", "plans"] = _option("none", "plans (stop before each plan for your approval) or none.")
 
     model: Text = _option(NO_MODEL, "The language model: its name, command:PROGRAM, batch:DIR, replay:DIR, or none.")

@@ -577,13 +577,6 @@ class VerdictReached(Event, kind="verdict"):
     verdict: Verdict
 
 
-class Explained(Event, kind="explanation"):
-    """A model's words on the results of a round."""
-
-    stage: str
-    lines: tuple[str, ...]
-
-
 class EvidenceKept(Event, kind="evidence"):
     """Facts of a kernel's machine code at one configuration. which: "baseline" or a template's id; config: as text;
     hot_lines: the lines with most instructions, in words; counters: of the hardware, on `workload`."""

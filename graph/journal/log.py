@@ -15,7 +15,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -36,7 +36,7 @@ from tunesmith.kernels.spec.template import Config, Template, config_key
 
 # The file
 
-FORMAT = 4
+FORMAT = 5
 """Version of the table and of all events in it; no other is read. A file in which no journal was begun yet has 0."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS events (
@@ -476,12 +476,6 @@ class RunLog:
         """The last verdict, of a round or of the run."""
         return next((event.verdict for event in reversed(self.events(kinds.VerdictReached, stage))), None)
 
-    # Explanations and evidence
-
-    def explanations(self) -> Mapping[int, tuple[str, ...]]:
-        """A model's words on each round, by its number."""
-        return {round_of(event.stage): event.lines for event in self.events(kinds.Explained)}
-
     def evidence(self, which: str, config: Config) -> kinds.EvidenceKept | None:
         """The evidence on the machine code of a kernel ("baseline" or a template's id) at a configuration."""
         key = config_key(config)
@@ -599,7 +593,6 @@ class Tree:
 
     nodes: tuple[Node, ...]
     attempts: tuple[kinds.BranchAbandoned, ...] = ()
-    explanations: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
     def node(self, template: str) -> Node | None:
         """The node of a template's id, or of the name of a template of the task."""
@@ -649,4 +642,4 @@ def read_tree(log: RunLog, library: Sequence[Template], workloads: Sequence[str]
         )
     for template in library:
         nodes.setdefault(template.id, Node(template=template, vetoed=vetoed.get(template.id, "")))
-    return Tree(tuple(nodes.values()), tuple(log.events(kinds.BranchAbandoned)), log.explanations())
+    return Tree(tuple(nodes.values()), tuple(log.events(kinds.BranchAbandoned)))

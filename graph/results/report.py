@@ -306,8 +306,7 @@ def rounds(log: RunLog) -> list[dict[str, Any]]:
         stage = stage_of(plan.round)
         verdict, chosen = log.verdict(stage), log.last(TemplatesChosen, stage)
         names = [log.template(one).name for one in (chosen.ids if chosen else ())]
-        lines, ratio = log.explanations().get(plan.round, ()), None if verdict is None else verdict.ratio
-        found.append({"plan": plan, "templates": names, "ratio": ratio, "explanation": lines})
+        found.append({"plan": plan, "templates": names, "ratio": None if verdict is None else verdict.ratio})
     return found
 
 

@@ -82,7 +82,6 @@ class Summary(events.Verdict):
     examined: tuple[events.ExaminationRow, ...]
     models: events.ModelsUsage | None
     templates: tuple[TemplateRow, ...]
-    explanations: tuple[events.Explained, ...]
     notes: tuple[str, ...] = ()
     dispatching: Dispatching | None = None
     roofline: Roofline
@@ -143,7 +142,6 @@ def summarise(context: Context, done: str) -> Summary:
             for node in context.tree().nodes
             if node.round
         ),
-        explanations=tuple(log.events(events.Explained)),
         notes=(*unsteady(verdict), *far_from_floor(context, verdict), *noted, *context.task.caveats),
         dispatching=dispatching(context, verdict),
         roofline=context.roofline(),

@@ -1,8 +1,7 @@
-"""The roles around a round: the approver, which stops until a person approves the plan, and the explainer.
+"""The approver, which stops until a person approves the plan.
 
 The plan is shown and edited on a terminal, or left as a file that `tunesmith resume` goes on with. A plan that was
-changed by hand is read by the schema that models' plans pass, and against the run. The explainer asks the model for a
-few lines on the round, which the next plan and the report read.
+changed by hand is read by the schema that models' plans pass, and against the run.
 """
 
 from __future__ import annotations
@@ -12,15 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import ValidationError
 
 from tunesmith.graph.context import Context
-from tunesmith.graph.journal.events import ApprovalAwaited, Asked, Explained, PlanApproved
+from tunesmith.graph.journal.events import ApprovalAwaited, PlanApproved
 from tunesmith.graph.journal.log import stage_of
-from tunesmith.graph.models.calls import ModelCall, ModelFailed, Waiting
+from tunesmith.graph.models.calls import Waiting
 from tunesmith.graph.progress import Progress
-from tunesmith.graph.prompts import conversation, render
-from tunesmith.graph.prompts.facts import node_facts
 from tunesmith.graph.roles.planner import branch_problems
 from tunesmith.graph.state import Plan, State
 from tunesmith.hw.errors import TunesmithError
@@ -92,46 +89,3 @@ def check_plan(data: Any, planned: Plan, context: Context, where: str) -> Plan:
     workloads = tuple(name for name in names if name in plan.workloads)
     scope = "general" if len(workloads) == len(names) else "workload"
     return plan.model_copy(update={"workloads": workloads, "scope": scope})
-
-
-MAX_LINES, MAX_LINE = 5, 400
-
-
-class ExplainAnswer(BaseModel, extra="forbid"):
-    """The lessons of a round."""
-
-    lines: list[str] = Field(description="two to five short lines: what worked, what did not, and why")
-
-
-def explain_round(state: State, context: Context) -> State | tuple[State, Explained]:
-    """The role "explain"."""
-    stage = stage_of(state["round"])
-    if context.models is None or context.log.plan(stage) is None:
-        return {}
-    if done := state.get("done", ""):
-        # The answer may take days, or never come.
-        context.write_results(done)
-    tree = context.tree()
-    ids = {event.template for event in context.log.events(Asked, stage)} | set(state.get("templates", []))
-    user = render(
-        "explain",
-        round=state["round"],
-        plan=context.log.plan(stage),
-        nodes=[node_facts(context, node, source=False) for node in tree.nodes if node.id in ids],
-        attempts=[attempt for attempt in tree.attempts if attempt.round == state["round"]],
-        verdict=context.log.verdict(stage),
-        # Without a verdict either no configuration is right, or the test is left to a later round.
-        right=any(node.best_seconds for node in tree.usable),
-        tuned=context.tuned_names,
-    )
-    messages = conversation(render("explain_system"), user)
-    (reply,) = context.models.ask_all([ModelCall("explain", stage, "explain", messages, ExplainAnswer)])
-    if isinstance(reply, ModelFailed):
-        sentence = f"The model does not explain round {state['round']}: {reply.detail}"
-        context.note("explain", sentence, stage, reply.kind)
-        return {}
-    assert isinstance(reply.value, ExplainAnswer)
-    lines = [line.strip()[:MAX_LINE] for line in reply.value.lines if line.strip()][:MAX_LINES]
-    for line in lines:
-        context.listener(Progress("explain", line))
-    return {}, Explained(stage=stage, lines=tuple(lines))

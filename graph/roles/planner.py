@@ -352,7 +352,6 @@ def plan_messages(context: Context, number: int, tree: Tree, objections: list[st
         full=[node_facts(context, node, source=True) for node in full],
         short=[node_facts(context, node, source=False) for node in tree.nodes if node not in full],
         attempts=tree.attempts,
-        explanations={key: lines for key, lines in tree.explanations.items() if key < number},
         objections=objections,
         round=number,
         rounds=settings.rounds,

@@ -103,10 +103,6 @@ def template(**fields: Any) -> dict[str, Any]:
     }
 
 
-def explain(*lines: str) -> dict[str, Any]:
-    return {"lines": list(lines) or ["Sixteen elements a work-item are best."]}
-
-
 RAW = str(DATA / "raw_scale_add" / "task.toml")
 LIBRARY = str(DATA / "scale_add" / "task.toml")
 

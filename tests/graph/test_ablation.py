@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from journal_rows import Killed, rows
-from model_runs import RAW, SOURCE, Script, Scripted, branch, explain, plan, rewrite, template
+from model_runs import RAW, SOURCE, Script, Scripted, branch, plan, rewrite, template
 
 from tunesmith.cli.commands.studies import print_ablation
 from tunesmith.graph.models.calls import ModelCall, ModelFailed, Waiting
@@ -37,11 +37,11 @@ def script(call: ModelCall) -> Any:
         return rewrite(marks.get(number, f"LIKE 64 4 0 {number}"))
     if call.role == "template":
         return template(source=f"// {call.custom_id}\n{SOURCE}")
-    return {"plan": plan(branch(moves=[f"move {number}"])), "explain": explain()}[call.role]
+    return {"plan": plan(branch(moves=[f"move {number}"]))}[call.role]
 
 
 SMALL: dict[str, Any] = {
-    "backend": "opencl", "strategy": "random", "evaluations": 12, "rounds": 2, "explain": False,
+    "backend": "opencl", "strategy": "random", "evaluations": 12, "rounds": 2,
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 import pytest
 from journal_rows import Killed, rows
-from model_runs import LIBRARY, branch, explain, go_on, keys, plan, run, template
+from model_runs import LIBRARY, branch, go_on, keys, plan, run, template
 
 from tunesmith.cli.live import ask_on
 from tunesmith.graph import resume, tune
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("simulation")
 def script(call: ModelCall) -> Any:
     if call.role == "template":
         return template(name=call.name, source=f"// {call.messages[1].content.count('greedy')}\n{template()['source']}")
-    return {"plan": plan(branch(moves=["modest"])), "explain": explain()}[call.role]
+    return {"plan": plan(branch(moves=["modest"]))}[call.role]
 
 
 def edit(file: Path, **changes: Any) -> None:
@@ -45,19 +45,20 @@ def test_without_a_terminal_every_plan_waits_in_a_file(tmp_path: Path) -> None:
         go_on(folder, script)
     assert len(rows(folder, "searched")) == 1
     result, models = go_on(folder, script)
-    assert result.valid and result.summary["evaluations"] == 12 and len(models.paid) == len(set(models.paid)) == 6
+    assert result.valid and result.summary["evaluations"] == 12 and len(models.paid) == len(set(models.paid)) == 4
     assert len(rows(folder, "approved")) == 2
 
 
-def test_an_edited_plan_is_what_is_carried_out_and_explained(tmp_path: Path) -> None:
+def test_an_edited_plan_is_what_is_carried_out(tmp_path: Path) -> None:
     folder = waiting(tmp_path)
     branches = [{"parent": "baseline", "kind": "template", "moves": ["greedy"], "seeds": []}]
     words = {"bottleneck": "compute", "analysis": "A person knows better."}
     edit(folder / "plan-1.json", evaluations=4, branches=branches, **words)
     result, models = go_on(folder, script)
     assert result.valid and result.summary["evaluations"] == 4 and result.summary["templates"][0]["moves"] == ["greedy"]
-    (call,) = models.asked("explain")
-    assert "Planned: bound by compute. A person knows better." in call.messages[1].content
+    (call,) = models.asked("template")
+    assert "greedy" in call.messages[1].content and "modest" not in call.messages[1].content
+    assert (result.summary["plans"][0]["bottleneck"], result.summary["plans"][0]["analysis"]) == tuple(words.values())
 
 
 WRONG_PLANS: list[tuple[dict[str, Any], str]] = [
@@ -120,7 +121,7 @@ def test_killed_around_the_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
             go_on(folder, script)
     assert rows(folder, "asked") == []
     result, models = go_on(folder, script)
-    assert result.valid and len(models.paid) == len(set(models.paid)) == 3
+    assert result.valid and len(models.paid) == len(set(models.paid)) == 2
     assert len(rows(folder, "approved")) == 1 and len(keys(folder)) == len(set(keys(folder))) == 12
 
 

@@ -16,7 +16,7 @@ from unittest.mock import patch
 import pytest
 from journal_rows import rows
 from langgraph.types import Command
-from model_runs import LIBRARY, RAW, SOURCE, branch, explain, plan, run, template
+from model_runs import LIBRARY, RAW, SOURCE, branch, plan, run, template
 from simulated_pool import simulate_device
 
 from tunesmith.cli.main import main
@@ -75,9 +75,9 @@ def names(chain: dict[str, str]) -> list[str]:
 
 class TestPlacing:
     def test_roles_have_places_or_a_sentence_says_why_not(self, tmp_path: Path, monkeypatch: Any) -> None:
-        assert names({}) == ["plan", "approve", "template", "tune", "test", "explain"]
-        assert names({"a": "test"}) == ["plan", "approve", "template", "tune", "test", "a", "explain"]
-        assert names({"a": "b", "b": "explain"})[-2:] == ["b", "a"]
+        assert names({}) == ["plan", "approve", "template", "tune", "test"]
+        assert names({"a": "test"}) == ["plan", "approve", "template", "tune", "test", "a"]
+        assert names({"a": "b", "b": "test"})[-2:] == ["b", "a"]
         assert names({"a": "plan", "b": "plan"})[:3] == ["plan", "a", "b"]
         for chain, sentence in (
             ({"a": "nowhere"}, 'after = "nowhere" leads to no role that has a place: name one of plan'),
@@ -137,7 +137,7 @@ class TestReviewer:
         assert result.valid and result.summary["general"]["template"].startswith("template-2")
 
     def reviewed(self, tmp_path: Path, script: Any, **settings: Any) -> tuple[Any, Any]:
-        return run(tmp_path / "run", script, roles=self.roles, explain=False, **settings)
+        return run(tmp_path / "run", script, roles=self.roles, **settings)
 
     def test_it_sends_the_state_back_with_its_objections_a_few_times(self, installed: Path, tmp_path: Path) -> None:
         def script(call: ModelCall) -> Any:
@@ -184,7 +184,7 @@ class TestReviewer:
                 run(tmp_path / f"{goto}-{after}", None, task=LIBRARY, rounds=2, roles={"back": {"after": after}})
 
         def script(call: ModelCall) -> Any:
-            return {"plan": plan(), "template": template(), "explain": explain()}[call.role]
+            return {"plan": plan(), "template": template()}[call.role]
 
         registered("never", lambda state, context: Command(goto="plan", update={"objections": ["not this one"]}))
         result, models = run(tmp_path / "run", script, task=RAW, rounds=3, roles={"never": {"after": "approve"}})

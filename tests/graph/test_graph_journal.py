@@ -24,7 +24,7 @@ from simulated_pool import SCALE_ADD
 
 from tunesmith.graph import resume
 from tunesmith.graph.history import ResultsStore, read_prior
-from tunesmith.graph.journal.events import Asked, Compared, Evaluated, Event, Explained, FinalistResult
+from tunesmith.graph.journal.events import Asked, Compared, Evaluated, Event, FinalistResult
 from tunesmith.graph.journal.log import FORMAT, Journal, JournalError, RunLog
 from tunesmith.graph.results.exports import read_results
 from tunesmith.graph.results.summary import Summary, compare_runs, read_summary, summary_schema, write_csv
@@ -66,7 +66,7 @@ def test_kinds_and_stages_select_also_while_entries_are_appended(store: Journal)
         store.append(event, stage)
     assert [entry.sequence for entry in log.entries(Asked, "1")] == [1, 4]
     assert [entry.sequence for entry in store.entries(Asked, Evaluated, after=1)] == [2, 3, 4, 5]
-    assert (log.last(Asked), log.last(Asked, "1"), log.last(Explained)) == (asked(1), asked(7), None)
+    assert (log.last(Asked), log.last(Asked, "1"), log.last(Compared)) == (asked(1), asked(7), None)
     for entry in store.entries(Asked):
         store.append(evaluated(entry.sequence))
     assert len(log.entries(Asked)) == 4 and log.evaluation_count == 5

@@ -1,4 +1,4 @@
-"""Planner, templater, explainer with a scripted model, on a simulated device and on a real one: what they take, repair
+"""Planner and templater with a scripted model, on a simulated device and on a real one: what they take, repair
 and give up."""
 
 import shutil
@@ -8,12 +8,11 @@ from typing import Any, cast
 
 import pytest
 from journal_rows import rows
-from model_runs import DATA, LIBRARY, SOURCE, branch, explain, go_on, keys, plan, run, template
+from model_runs import DATA, LIBRARY, SOURCE, branch, go_on, keys, plan, run, template
 from simulated_pool import SimulatedPool
 
 from tunesmith.graph.context import Context
-from tunesmith.graph.models.calls import ModelCall, ModelFailed, Waiting
-from tunesmith.graph.results.summary import read_summary
+from tunesmith.graph.models.calls import ModelCall, ModelFailed
 from tunesmith.graph.roles.templater import Problem, TemplateAnswer, problem_of, read_answer
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.kernels.outcome import CompileFailed, Evaluation
@@ -25,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("simulation")
 
 
 def good(call: ModelCall) -> dict[str, Any]:
-    return {"plan": plan(), "template": template(), "explain": explain()}[call.role]
+    return {"plan": plan(), "template": template()}[call.role]
 
 
 def marked(mark: str, **fields: Any) -> dict[str, Any]:
@@ -50,21 +49,6 @@ def after(*templates: dict[str, Any]) -> Any:
         return good(call)
 
     return script
-
-
-def test_the_results_are_written_before_an_explanation_is_waited_for(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-
-    def script(call: ModelCall) -> Any:
-        if call.role == "explain" and call.stage == "round-2":
-            raise Waiting("answers are awaited.")
-        return good(call)
-
-    with pytest.raises(Waiting):
-        run(folder, script, rounds=2)
-    found = read_summary(folder)
-    assert found.general is not None and found.ended_by == "rounds" and found.evaluations == len(keys(folder))
-    assert (folder / "report.html").is_file() and (folder / "best" / "dispatch.py").is_file()
 
 
 def test_without_a_model_a_kernel_that_no_rule_fits_stays_and_an_odd_one_is_refused(tmp_path: Path) -> None:
@@ -190,8 +174,6 @@ def test_repairs_are_bounded_and_the_next_plan_knows_what_never_worked(tmp_path:
     (second,) = models.asked("plan", "round-2")
     assert "Templates that never worked" in second.messages[1].content
     assert "out[5] is 1, expected 2" in second.messages[1].content
-    explained = models.asked("explain", "round-1")[0].messages[1].content
-    assert "Nothing is right on every workload." in explained and "measured again in this round" not in explained
     assert result.valid and result.summary["evaluations"] <= 12, "the second round makes up for the first"
 
 
@@ -209,7 +191,6 @@ def test_several_templates_of_a_round_are_asked_for_and_repaired_together(tmp_pa
         ["plan"],
         ["template-1", "template-2"],
         ["template-1-repair-1", "template-2-repair-1"],
-        ["explain"],
     ]
     assert len(result.summary["templates"]) == 2 and result.summary["evaluations"] == 24
     searched = rows(tmp_path / "run", "searched")[0].data
@@ -231,8 +212,8 @@ def test_any_template_of_the_tree_can_be_branched_from(tmp_path: Path) -> None:
     prompt = models.asked("template", "round-3")[0].messages[1].content
     assert "The parent: made1" in prompt and "// round 1" in prompt and "back to the first" in prompt
     first, second, _ = (call.messages[1].content for call in models.asked("plan"))
-    assert "Sixteen elements a work-item are best." not in first and "Templates so far" not in first
-    for shown in ("Sixteen elements a work-item are best.", "### made1-", "x the baseline's speed", "16384: "):
+    assert "Templates so far" not in first
+    for shown in ("### made1-", "x the baseline's speed", "16384: "):
         assert shown in second.partition("## Templates so far")[2]
     finalists = {
         entry["template"].split("-")[0]
@@ -296,7 +277,6 @@ def test_when_the_model_fails_the_library_takes_the_round_or_the_run_ends_with_a
     result, models = run(tmp_path / "planned", plans_only, task=LIBRARY, rounds=1)
     assert result.valid and [made["parent"] for made in result.summary["templates"]] == ["library"]
     assert any("takes its place" in note for note in result.summary["notes"])
-    assert result.summary["explanations"] == [] and models.paid[-1] == "round-1.explain.explain"
     result, models = run(tmp_path / "raw", silent, rounds=3)
     assert not result.valid and result.summary["ended_by"] == "no template"
     assert result.summary["sentence"].startswith("No template was found: the task raw_scale_add brings no opencl")
@@ -304,21 +284,11 @@ def test_when_the_model_fails_the_library_takes_the_round_or_the_run_ends_with_a
     assert any("does not accept the key" in note for note in result.summary["notes"])
 
 
-def test_a_round_without_a_test_is_not_explained_as_one_without_a_right_result(tmp_path: Path) -> None:
-    # An arm of ablations tests once, in the end.
-    _, models = run(tmp_path / "run", good, rounds=2, arm="template")
-    first, second = (call.messages[1].content for call in models.asked("explain"))
-    assert "Nothing was measured again in this round." in first and "Nothing is right" not in first
-    assert "The general configuration" in second
-
-    # With a model a run does not end because one space is exhausted.
+def test_with_a_model_a_run_ends_for_little_gain_but_not_for_an_exhausted_space(tmp_path: Path) -> None:
     def after_each(call: ModelCall) -> Any:
         return marked(call.stage) if call.role == "template" else good(call)
 
-    result, models = run(tmp_path / "more", after_each, rounds=2, evaluations=100, explain=False)
+    result, _ = run(tmp_path / "more", after_each, rounds=2, evaluations=100)
     assert result.summary["ended_by"] == "rounds" and len(result.summary["templates"]) == 2
-    assert models.asked("explain") == []
-
-    # But where a round brings too little.
-    result, _ = run(tmp_path / "little", after_each, rounds=4, evaluations=24, explain=False, least_gain=0.9)
+    result, _ = run(tmp_path / "little", after_each, rounds=4, evaluations=24, least_gain=0.9)
     assert result.summary["ended_by"] == "little gain" and len(result.summary["templates"]) == 2

@@ -330,7 +330,6 @@ def test_a_recording_replayed_ends_with_a_kernel_that_is_right_and_faster(name: 
         rounds=1,
         evaluations=12,
         branches=1,
-        explain=False,
     )
     assert result.valid and result.summary["ratio"] < 0.9
     assert {one["verdict"] for one in result.summary["examined"]} == {"accepted"}

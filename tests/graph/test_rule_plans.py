@@ -254,7 +254,7 @@ def test_every_call_is_for_code_and_each_kind_is_tried(tmp_path: Path) -> None:
 
     result, models = run(tmp_path / "run", near, rounds=3, evaluations=30, planner="rules", least_gain=0.0)
     assert result.valid and models is not None
-    assert all(".template." in name for name in models.paid), "none is for a plan or an explanation"
+    assert all(".template." in name for name in models.paid), "none is for a plan"
     first, second, third = plans_of(tmp_path / "run")
     assert [(one.kind, one.parent) for one in first.branches] == [("rewrite", "baseline"), ("template", "baseline")]
     whole = next(event for event in events(tmp_path / "run", TemplateAdded) if event.made_by == "rewrite")
@@ -345,8 +345,8 @@ def test_code_is_asked_for_where_only_the_plan_failed_and_repaired_where_it_can_
             return plan(branch(moves=["a"]), branch(moves=["b"]))
         return template(source=f"// DOES_NOT_COMPILE\n{SOURCE}") if call.name.startswith("template-2") else template()
 
-    assert run(tmp_path / "unplanned", unplanned, rounds=1, evaluations=9, explain=False)[0].valid
-    _, models = run(tmp_path / "run", script, rounds=1, evaluations=2, explain=False)
+    assert run(tmp_path / "unplanned", unplanned, rounds=1, evaluations=9)[0].valid
+    _, models = run(tmp_path / "run", script, rounds=1, evaluations=2)
     assert [call.name for call in models.asked()] == ["plan", "template-1", "template-2"]
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from fake_openai import HANG, FakeOpenAI, answer, serve, status
 from journal_rows import rows
-from model_runs import LIBRARY, RAW, explain, plan, template
+from model_runs import LIBRARY, RAW, plan, template
 from opened_models import KEY
 from simulated_pool import SCALE_ADD, SimulatedPool
 
@@ -40,7 +40,7 @@ ARGUMENTS = tuple(text for name, value in OPTIONS.items() for text in (f"--{name
 
 @pytest.fixture(autouse=True)
 def answers(server: FakeOpenAI) -> None:
-    server.answers = {"PlanAnswer": plan(), "TemplateAnswer": template(), "ExplainAnswer": explain()}
+    server.answers = {"PlanAnswer": plan(), "TemplateAnswer": template()}
 
 
 def ends(folder: Path) -> dict[str, str]:
@@ -62,7 +62,7 @@ def test_from_the_command_line_to_the_report(here: Any, server: FakeOpenAI, tmp_
     models = json.loads((folder / "summary.json").read_text())["models"]
     assert models["calls"] == len(server.requests) - 1 and models["failed"] == 0 and models["cost"] > 0
     assert models["failures"] == {}, "the prose was paid for, but the question got its answer"
-    assert [row["role"] for row in models["rows"]] == ["explain", "plan", "template"]
+    assert [row["role"] for row in models["rows"]] == ["plan", "template"]
     assert sum(row["calls"] for row in models["rows"]) == models["calls"]
     assert f"{models['calls']} calls" in out and f"${models['cost']:.4f}" in out
     report = (folder / "report.html").read_text()
@@ -74,12 +74,12 @@ def test_from_the_command_line_to_the_report(here: Any, server: FakeOpenAI, tmp_
 
 def test_a_cap_ends_the_calls_and_a_silent_server_does_not_outlast_the_limit(server: Any, tmp_path: Path) -> None:
     live: dict[str, Any] = {**OPTIONS, "model": "tester", "base_url": server.base_url}
-    result = tune(RAW, run_dir=tmp_path / "capped", max_calls=4, **live)
-    assert result.valid and len(server.requests) == 4 and result.summary["models"]["failures"].keys() == {"capped"}
+    result = tune(RAW, run_dir=tmp_path / "capped", max_calls=3, **live)
+    assert result.valid and len(server.requests) == 3 and result.summary["models"]["failures"].keys() == {"capped"}
     server.next(*[HANG] * 9)
     started = time.monotonic()
     result = tune(LIBRARY, run_dir=tmp_path / "silent", time_limit=2.0, **live)
-    assert time.monotonic() - started < 40 and len(server.requests) == 4 + 1
+    assert time.monotonic() - started < 40 and len(server.requests) == 3 + 1
     assert result.summary["models"]["failures"]["out_of_time"] >= 1
     assert any("The model gives no plan for round 1 (No answer had come" in note for note in result.summary["notes"])
 
