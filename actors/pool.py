@@ -164,16 +164,17 @@ class Lane:
         return outcomes
 
     def examine(
-        self, questions: Sequence[Question], roofline: Roofline, deadlines: Deadlines, brief: bool
+        self, questions: Sequence[Question], roofline: Roofline, deadlines: Deadlines, brief: bool, seconds: float
     ) -> list[CandidateVerdict] | Crashed:
-        """The full verdict on each question, or a `brief` one. Both compile and run in processes of their own. The
-        device is let go of while all of them wait for the reference."""
+        """The full verdict on each question, or a `brief` one, all within `seconds`. Both compile and run in processes
+        of their own. The device is let go of while all of them wait for the reference."""
         assert self._process is not None and self._lock is not None, "the pool makes a lane ready before it calls it"
         with self._lock:
             # The judge's buffers for the task's own workloads need the memory of the lane's.
             if not brief and isinstance(released := self._process.call("release", None), Crashed):
                 return released
-            options = JudgeOptions(deadlines=deadlines, roofline=roofline, lock=self._lock, brief=brief)
+            each = seconds / len(questions)
+            options = JudgeOptions(deadlines=deadlines, roofline=roofline, lock=self._lock, brief=brief, seconds=each)
             return judge(self._task, self._limits, self._index, questions, options)
 
     def end(self) -> None:
@@ -820,7 +821,7 @@ class Pool:
         failure is one of the examination, not of a candidate, such as that it took longer than `seconds`. Nothing else
         may be in flight."""
         deadline = min(seconds, MAX_EXAMINATION_SECONDS * len(questions))
-        arguments = (list(questions), self.roofline, self.workers.deadlines, brief)
+        arguments = (list(questions), self.roofline, self.workers.deadlines, brief, deadline)
         lane = self.ready_worker(self.workers.lanes)
         verdicts: list[CandidateVerdict] | Failure = self._call(lane, "examine", deadline, *arguments)
         return verdicts

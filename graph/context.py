@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from tunesmith.actors.judging.judge import CHECK_SECONDS
 from tunesmith.graph.journal.events import BaselineMeasured, Event, Noted, RoleKept, RooflineMeasured
 from tunesmith.graph.journal.log import Journal, RunLog, Tree, quantities_of, read_tree, seconds_of
 from tunesmith.graph.models.calls import Models
@@ -27,7 +28,10 @@ if TYPE_CHECKING:
     from tunesmith.actors.pool import Pool
 
 COMPARISON_SECONDS, KERNEL_SECONDS, EXAMINATION_SECONDS = 5.0, 0.75, 10.0
-"""Seconds of a final comparison: for its process, for each kernel on a workload, for the examination of winners."""
+"""Seconds of a final comparison: for its process, for each kernel on a workload; of the examination of winners, beside
+its checks on made-up sizes."""
+EXAMINATION_SHARE, TEST_SHARE = 0.25, 0.5
+"""Share of a time limit kept for the examination, and for that with the comparison before it, at most."""
 COUNTER_SECONDS = 0.2
 """Extra seconds of an energy window, which begins and ends where the counter moves."""
 LATENCY_SECONDS = 5e-6
@@ -177,13 +181,18 @@ class Context:
     def seconds_left(self) -> float:
         return (self.settings.time_limit or math.inf) - self.journal.seconds_spent()
 
+    def comparison_seconds_left(self) -> float:
+        """The time left for comparisons, without what the examination of the winners needs."""
+        needed = EXAMINATION_SECONDS + (self.settings.check_time or CHECK_SECONDS[self.device.limits.kind])
+        return self.seconds_left() - min(EXAMINATION_SHARE * (self.settings.time_limit or math.inf), needed)
+
     def search_seconds_left(self) -> float:
-        """The time left for searching, without the share of the final comparison."""
+        """The time left for searching, without what the final comparison and the examination need."""
         kernels = (len(self.tuned) + len(self.held_out)) * (1 + self.settings.finalists)
         energy = self.settings.energy_seconds
-        each = KERNEL_SECONDS + (energy + COUNTER_SECONDS if energy else 0.0)
-        needed = COMPARISON_SECONDS + EXAMINATION_SECONDS + kernels * each
-        return self.seconds_left() - min((self.settings.time_limit or math.inf) / 2, needed)
+        needed = COMPARISON_SECONDS + kernels * (KERNEL_SECONDS + (energy + COUNTER_SECONDS if energy else 0.0))
+        most = (TEST_SHARE - EXAMINATION_SHARE) * (self.settings.time_limit or math.inf)
+        return self.comparison_seconds_left() - min(most, needed)
 
     def evaluations_left(self) -> int:
         return self.settings.evaluations - self.log.evaluation_count

@@ -105,8 +105,9 @@ class Settings(BaseModel, frozen=True, extra="forbid", protected_namespaces=()):
     time_limit: Seconds | None = _option(
         None,
         "End after about this time, such as 90s, 10m or 1h30m (a plain number is in seconds). It includes the start, "
-        "the search, and the final comparison, for which the search ends early enough; without time, held-out "
-        "workloads, the winners' examination and the shapes for a dispatch rule are left out (default: no limit).",
+        "the search, the final comparison and the winners' examination, for which the search ends early enough; where "
+        "time is short, held-out workloads and the shapes for a dispatch rule are left out, and winners get fewer "
+        "checks (default: no limit).",
         metavar="DURATION",
         gt=0,
     )

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import textwrap
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -104,8 +105,11 @@ def print_summary(summary: Summary, folder: Path) -> None:
     if summary.general is not None:
         say(f"General configuration: {described(summary.general.template, summary.general.config)}")
     _print_dispatching(summary)
+    excluded = defaultdict[tuple[str, str], list[str]](list)
     for item in summary.disqualified:
-        say(f"Disqualified: {described(item.template, item.config)} on {item.workload}: {item.why}")
+        excluded[item.workload, item.why].append(described(item.template, item.config))
+    for (where, why), (first, *others) in excluded.items():
+        say(f"Disqualified: {first}{f' and {len(others)} more' if others else ''} on {where}: {why}")
     for row in summary.examined:
         kernel = described(row.template, row.config)
         if row.checks:
@@ -185,7 +189,7 @@ def _print_dispatching(summary: Summary) -> None:
 def _checks(row: ExaminationRow) -> str:
     """The numbers of passed and skipped steps in the full verdict on a kernel."""
     late = sum("--check-time" in step for step in row.skipped)
-    untimely = f", {late} for lack of time (--check-time)" if late else ""
+    untimely = f", {late} for lack of time (--check-time, --time-limit)" if late else ""
     skipped = f", {len(row.skipped)} skipped{untimely} (the report says why)" if row.skipped else ""
     partial = f"; right in part only, as {row.detail}" if row.verdict == "partial" else ""
     return f"Checks of {described(row.template, row.config)}: {row.checks} passed{skipped}{partial}"

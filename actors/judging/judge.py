@@ -682,6 +682,8 @@ CHECK_SECONDS = {"gpu": 20.0, "cpu": 60.0}
 """Time for the steps on made-up workloads, by the kind of device, unless the user says otherwise."""
 BRIEF_SHARE = 0.1
 """Share of that time that a brief verdict takes."""
+CHECK_SHARE = 0.5
+"""Share of the caller's seconds that the steps on made-up workloads take, at most."""
 REACHING_SHARE = 0.25
 """Share of that time that is kept for entering blocks which the other steps do not enter."""
 MAX_EXCLUDED_SHARE = 0.5
@@ -709,7 +711,8 @@ class JudgeOptions:
     """seed: of all that is drawn; largest_bytes: of a workload that a step may have; roofline: the device's roofs, for
     the timed launch, measured by the judgement if left out; lock: the device's, where the caller has one, which is
     released at the end; listener: called with the step at hand; processes: that go through steps at once; brief: on
-    made-up sizes alone, without arrays beyond 4 GiB and sanitizers, which leaves the rest to a later verdict."""
+    made-up sizes alone, without arrays beyond 4 GiB and sanitizers, which leaves the rest to a later verdict; seconds:
+    the caller's for each question, of which made-up sizes take a part, and sanitizers what is left in the end."""
 
     seed: int = field(default_factory=lambda: secrets.randbits(32))
     deadlines: Deadlines = field(default_factory=Deadlines)
@@ -719,6 +722,7 @@ class JudgeOptions:
     listener: Callable[[str], None] = lambda _: None
     processes: int | None = None
     brief: bool = False
+    seconds: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -824,9 +828,9 @@ def judge(
 ) -> list[CandidateVerdict]:
     """The full verdict on each template at its configuration. Raises `TunesmithError` where task or baseline are at
     fault."""
-    verdicts, suspects = list[CandidateVerdict](), dict[int, Suspect]()
+    verdicts, suspects, options = list[CandidateVerdict](), dict[int, Suspect](), options or JudgeOptions()
+    end = time.monotonic() + options.seconds * len(questions)
     with contextlib.ExitStack() as stack:
-        options = options or JudgeOptions()
         judgement = _Judgement(task, limits, index, options, stack)
         for only, steps, building, note in [judgement.plan(*question) for question in questions]:
             started = time.monotonic()
@@ -835,7 +839,7 @@ def judge(
                 suspects[len(verdicts)] = suspect
             seconds = round(time.monotonic() - started, 1)
             verdicts.append(replace(verdict, notes=(*verdict.notes, *note), seconds=seconds, seed=options.seed))
-        for place, answer in zip(suspects, judgement.sanitize(list(suspects.values())), strict=True):
+        for place, answer in zip(suspects, judgement.sanitize(list(suspects.values()), end), strict=True):
             found = verdicts[place]
             if isinstance(answer, WrongResult):
                 verdicts[place] = replace(found, verdict="rejected", reason=answer.reason, detail=answer.detail)
@@ -896,7 +900,8 @@ class _Judgement:
     ) -> None:
         self._task, self._limits, self._index, self._options = task, limits, index, options
         self._roofline, deadlines = options.roofline, options.deadlines
-        self._seconds = (deadlines.check or CHECK_SECONDS[limits.kind]) * (BRIEF_SHARE if options.brief else 1)
+        seconds = (deadlines.check or CHECK_SECONDS[limits.kind]) * (BRIEF_SHARE if options.brief else 1)
+        self._seconds = min(seconds, CHECK_SHARE * options.seconds)
         preload(limits.backend)
         count = max(1, process_count(limits) if options.processes is None else options.processes)
         enter = stack.enter_context
@@ -1003,14 +1008,14 @@ class _Judgement:
         fit = {step.step for step in passed if isinstance(step, Passed)}
         return verdict, (candidate, baseline, [step for step in steps if step.name in fit])
 
-    def sanitize(self, suspects: Sequence[Suspect]) -> Sequence[Sanitized]:
-        """The sanitizer's answers, once the memory of the examiners' buffers is free."""
+    def sanitize(self, suspects: Sequence[Suspect], end: float) -> Sequence[Sanitized]:
+        """The sanitizer's answers until `end` (monotonic), once the memory of the examiners' buffers is free."""
         for runner in self._runners:
             runner.examiner.end()
         if suspects:
             self._first.device.take()
             self._options.listener("sanitizer")
-        return sanitize(suspects, self._task, self._limits, self._index)
+        return sanitize(suspects, self._task, self._limits, self._index, end)
 
     def _go_through(self, steps: Sequence[Step], only: str | None, findings: Findings) -> None:
         """The planned steps, then steps on sizes that enter blocks which none of them entered, then those for which no

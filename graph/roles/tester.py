@@ -120,14 +120,14 @@ class _Test:
                 wanted.append((workload, entrants))
         for position, (workload, entrants) in enumerate(wanted):
             # A verdict needs the tuned workloads, so held-out ones come last.
-            if workload.held_out and context.seconds_left() <= 0:
+            if workload.held_out and context.comparison_seconds_left() <= 0:
                 if left := ", ".join(later.name for later, _ in wanted[position:] if later.name not in known):
                     sentence = f"The time limit left no time for the held-out workloads {left}."
                     context.note("test", sentence, self.stage)
                 break
             context.listener(Progress("test", f"{len(entrants)} finalists against the baseline on {workload.name}"))
             # Half of the time for this comparison goes into samples.
-            share = max(0.0, context.seconds_left()) / (len(wanted) - position)
+            share = max(0.0, context.comparison_seconds_left()) / (len(wanted) - position)
             each = share / (2 * (1 + len(entrants) + len(beside)))
             found = context.pool.compare(
                 baseline_request(context, [workload]),

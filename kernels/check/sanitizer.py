@@ -135,18 +135,22 @@ def _end(group: int) -> None:
         os.killpg(group, signal.SIGKILL)
 
 
-def sanitize(suspects: Sequence[Suspect], task: Task, limits: DeviceLimits, index: int) -> list[Sanitized]:
+def sanitize(
+    suspects: Sequence[Suspect], task: Task, limits: DeviceLimits, index: int, end: float = math.inf
+) -> list[Sanitized]:
     """Runs one launch of each candidate in some of its steps (`chosen_steps`), as time allows, under each tool; with
-    CUDA on the device `index`, which no other process may use."""
+    CUDA on the device `index`, which no other process may use. end: the monotonic time after which no tool runs."""
     # Starting a tool takes seconds, launching a kernel milliseconds: all go together, and where an error is found, each
     # goes alone, to tell which has it.
-    together = _sanitize_together(suspects, task, limits, index)
+    together = _sanitize_together(suspects, task, limits, index, end)
     if isinstance(together, str) or len(suspects) == 1:
         return [together] * len(suspects)
-    return [_sanitize_together([one], task, limits, index) for one in suspects]
+    return [_sanitize_together([one], task, limits, index, end) for one in suspects]
 
 
-def _sanitize_together(suspects: Sequence[Suspect], task: Task, limits: DeviceLimits, index: int) -> Sanitized:
+def _sanitize_together(
+    suspects: Sequence[Suspect], task: Task, limits: DeviceLimits, index: int, end: float
+) -> Sanitized:
     name = "compute-sanitizer" if BACKENDS[limits.backend].nvidia_tools else "oclgrind"
     if not suspects:
         return ""
@@ -161,21 +165,21 @@ def _sanitize_together(suspects: Sequence[Suspect], task: Task, limits: DeviceLi
     both.sort(key=lambda job: 0.0 if job[2].derived else task.bytes_of(job[2].workload))
     jobs, plain_jobs = [(made, step) for made, _, step in both], [(plain, step) for _, plain, step in both]
     hidden = [{name for one in made.artifacts.values() for name in one.unfollowed} for made, _, _ in suspects]
-    notes = []
-    with contextlib.closing(run_under(tools, jobs, task, index, SANITIZER_SECONDS)) as runs:
+    notes, seconds = [], max(0.0, min(SANITIZER_SECONDS, end - time.monotonic()))
+    with contextlib.closing(run_under(tools, jobs, task, index, seconds)) as runs:
         for one, code, output, left in runs:
             if code == ERROR_EXIT_CODE:
                 found = f"{one}: {_first_error(output)}"
                 blind = [sorted(names & NOT_FOLLOWED.get(one, frozenset())) for names in hidden]
                 if all(blind):
                     why = f"as it does not follow {' and '.join(blind[0])}"
-                elif name != "oclgrind" and _plain_fails(one, tools[one], plain_jobs, task, index, output):
+                elif name != "oclgrind" and _plain_fails(one, tools[one], plain_jobs, task, index, output, seconds):
                     why = "as it says the same of the plain kernel"
                 else:
                     return WrongResult("sanitizer", "", found)
                 notes.append(f"{found}, which decides nothing, {why}")
             elif code is None:
-                notes.append(f"{one} did not end within {SANITIZER_SECONDS:g} s")
+                notes.append(f"{one} did not end within {seconds:.0f} s")
             elif code != 0:
                 last = (output.strip() or "it says nothing").splitlines()[-1]
                 notes.append(f"{one} could not be run: {last[:300]}")
@@ -185,10 +189,12 @@ def _sanitize_together(suspects: Sequence[Suspect], task: Task, limits: DeviceLi
     return ("" if name in tools else f"{name}: ") + "; ".join(notes) if notes else ""
 
 
-def _plain_fails(name: str, tool: Sequence[str], jobs: Sequence[Job], task: Task, index: int, output: str) -> bool:
+def _plain_fails(
+    name: str, tool: Sequence[str], jobs: Sequence[Job], task: Task, index: int, output: str, seconds: float
+) -> bool:
     """Whether a tool has the same kind of error against launches of the plain kernel as its `output` says."""
     for some in filter(None, (jobs[:FEW_JOBS], jobs[FEW_JOBS:])):
-        with contextlib.closing(run_under({name: tool}, some, task, index, SANITIZER_SECONDS)) as runs:
+        with contextlib.closing(run_under({name: tool}, some, task, index, seconds)) as runs:
             ((_, code, said, _),) = runs
         kinds = [_ADDRESS.sub("", _first_error(text).partition(";")[0]) for text in (output, said)]
         if code == ERROR_EXIT_CODE and kinds[0] == kinds[1]:

@@ -1,6 +1,7 @@
 """What was made up never decides alone: contents, scalars and sizes outside of the reference's and the plain kernel's
 contract are left out of a verdict, with the reason, and cost a bounded time."""
 
+import math
 import tempfile
 import time
 from pathlib import Path
@@ -46,11 +47,13 @@ def task(
     return made.model_copy(update={"workloads": (own,), "backends": {"opencl": sources}})
 
 
-def verdict(made: Task, device: Any, check: float = CHECK, only: str | None = None, seed: int = 1) -> CandidateVerdict:
+def verdict(
+    made: Task, device: Any, check: float = CHECK, only: str | None = None, seed: int = 1, seconds: float = math.inf
+) -> CandidateVerdict:
     template = made.sources("opencl").templates[0]
     deadlines = Deadlines(check=check, prepare=30.0)
     question = (template, template.default_config, only)
-    options = JudgeOptions(seed, deadlines, roofline=Roofline())
+    options = JudgeOptions(seed, deadlines, roofline=Roofline(), seconds=seconds)
     return judge(made, device.limits, device.index, [question], options)[0]
 
 
@@ -86,6 +89,11 @@ def test_a_rejection_on_a_made_up_scalar_or_size_or_on_contents_names_what_to_wr
     assert "such contents of x: " in by_contents.detail and "ends of their `fill` as expr" in by_contents.detail
     assert "if no caller has t = 0" in by_scalar.detail and "list the `values` of t in the task" in by_scalar.detail
     assert "n = 1" in by_size.detail and "give the range of n in `requires`" in by_size.detail
+
+
+def test_a_time_limit_of_a_verdict_shortens_its_checks_and_loses_no_verdict(device: Any) -> None:
+    found = verdict(task(), device, check=600.0, seconds=1.0)
+    assert found.accepted and any("within 0.5 s" in note for note in found.notes), found.notes
 
 
 @pytest.mark.slow

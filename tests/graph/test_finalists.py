@@ -265,15 +265,24 @@ def test_what_there_was_no_time_for_is_examined_when_there_is_more(tmp_path: Pat
     with monkeypatch.context() as patch:
         patch.setattr(Context, "search_seconds_left", lambda _: 100.0)
         patch.setattr(Context, "seconds_left", lambda _: 1.0)
+        patch.setattr(Context, "comparison_seconds_left", lambda _: 1.0)
         result = run(folder, rounds=1)
         assert all("the time limit left no time" in one.why for one in result.summary.disqualified)
         assert not result.valid and result.summary.unexamined and not SimulatedPool.examined
-        patch.setattr(Context, "seconds_left", lambda _: 0.0)
+        patch.setattr(Context, "comparison_seconds_left", lambda _: 0.0)
         without = run(tmp_path / "without", rounds=1, allow_unexamined=True)
         names = ", ".join(row["workload"] for row in result.summary["held_out"])
         assert names and without.valid and not without.summary["held_out"]
         assert f"The time limit left no time for the held-out workloads {names}." in without.summary["notes"]
     assert resume(folder, more=1).summary["examined"][0]["verdict"] == "accepted" and SimulatedPool.examined
+
+
+def test_the_examination_has_its_time_before_held_out_workloads(tmp_path: Path, monkeypatch: Any) -> None:
+    """Also where comparisons take longer than was reckoned with."""
+    monkeypatch.setattr(Context, "search_seconds_left", lambda _: 100.0)
+    monkeypatch.setattr(Context, "seconds_left", lambda _: 30.0)
+    result = run(tmp_path / "run", rounds=1, time_limit=120.0)
+    assert result.valid and result.summary["examined"][0]["verdict"] == "accepted" and not result.summary["held_out"]
 
 
 def test_what_shares_the_defect_of_rejected_configurations_is_not_examined(tmp_path: Path) -> None:
