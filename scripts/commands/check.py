@@ -28,7 +28,7 @@ from tunesmith.kernels.reader.signature import require_signature, require_signat
 from tunesmith.kernels.space import default_refused, device_names
 from tunesmith.kernels.spec.task import Task, TaskError
 from tunesmith.kernels.spec.taskfile import load_task, parse_config, read_source, template_of
-from tunesmith.kernels.spec.template import MAX_SOURCE_BYTES, described
+from tunesmith.kernels.spec.template import BACKENDS, MAX_SOURCE_BYTES, described
 
 EXIT_REJECTED = 1
 
@@ -93,6 +93,13 @@ def _judged(
     options: JudgeOptions,
 ) -> CandidateVerdict:
     limits, index = limits_for(task, target, backend)
+    languages = {traits.suffix: traits.language for traits in BACKENDS.values()}
+    expected = BACKENDS[limits.backend]
+    if source.suffix in languages and source.suffix != expected.suffix:
+        raise TunesmithError(
+            f"--source: {source} is {languages[source.suffix]}, and {limits.name} takes {expected.language}: name a "
+            f"{expected.suffix} file, or another device with --target or --backend."
+        )
     if (size := source.stat().st_size) > MAX_SOURCE_BYTES:
         detail = f"{source} has {size} bytes; at most {MAX_SOURCE_BYTES} are accepted."
         return CandidateVerdict("rejected", "source_too_large", detail)

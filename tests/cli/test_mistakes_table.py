@@ -129,6 +129,12 @@ ANSWERS = (
     ),
     (MINE, written("mine.cl", HEAD + '{ printf("%d", n); }\n'), 1, "rejected: "),
     ((*MINE, "--json"), written("mine.cl", " " * 5_000_000), 1, '"source_too_large"'),
+    (
+        ("check", "{task}", "--source", "{task}/mine.cu"),
+        written("mine.cu", PLAIN_CUDA),
+        2,
+        "takes OpenCL: name a .cl file",
+    ),
     *(((*CHECK, "--config", text), nothing, 2, "--config") for text in ('{{"X": 1}}', "[1]", "no json")),
     ((*CHECK, "--check-time", "soon"), nothing, 2, "--check-time: 'soon' is not a duration"),
     ((*CHECK, "--target", "sm_90"), nothing, 2, "has no cuda sources; it has opencl"),
