@@ -817,9 +817,9 @@ class Pool:
     def examine(
         self, questions: Sequence[Question], *, seconds: float = math.inf, brief: bool = False
     ) -> list[CandidateVerdict] | Failure:
-        """The full verdict, or a `brief` one, on each template at its configuration, on the device of the first lane. A
-        failure is one of the examination, not of a candidate, such as that it took longer than `seconds`. Nothing else
-        may be in flight."""
+        """The full verdict, or a `brief` one, on each template at its configuration, or the first of them within
+        `seconds`, on the device of the first lane. A failure is one of the examination, not of a candidate, such as
+        that the first verdict took longer. Nothing else may be in flight."""
         deadline = min(seconds, MAX_EXAMINATION_SECONDS * len(questions))
         arguments = (list(questions), self.roofline, self.workers.deadlines, brief, deadline)
         lane = self.ready_worker(self.workers.lanes)

@@ -826,14 +826,16 @@ def compile_all(
 def judge(
     task: Task, limits: DeviceLimits, index: int, questions: Sequence[Question], options: JudgeOptions | None = None
 ) -> list[CandidateVerdict]:
-    """The full verdict on each template at its configuration. Raises `TunesmithError` where task or baseline are at
-    fault."""
+    """The full verdict on each template at its configuration; only on the first of them where `options.seconds` are not
+    enough for more. Raises `TunesmithError` where task or baseline are at fault."""
     verdicts, suspects, options = list[CandidateVerdict](), dict[int, Suspect](), options or JudgeOptions()
     end = time.monotonic() + options.seconds * len(questions)
     with contextlib.ExitStack() as stack:
         judgement = _Judgement(task, limits, index, options, stack)
         for only, steps, building, note in [judgement.plan(*question) for question in questions]:
             started = time.monotonic()
+            if verdicts and started + max(one.seconds for one in verdicts) > end:
+                break
             verdict, suspect = judgement.judge(building, steps, only)
             if suspect is not None:
                 suspects[len(verdicts)] = suspect

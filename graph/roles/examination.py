@@ -51,7 +51,7 @@ def examine(context: Context, kernels: Sequence[Kernel], *, stage: str = "", bri
                 results = [
                     {name: getattr(one, name) for name in kept}
                     | {"unexecuted": tuple(map(str, one.unexecuted)), "unreached": _is_unreached(context, job[0], one)}
-                    for job, one in zip(jobs, found, strict=True)
+                    for job, one in zip(jobs, found, strict=False)
                 ]
             elif not isinstance(found, TimedOut) or context.seconds_left() >= MIN_EXAMINATION_SECONDS:
                 failure = describe(found)
@@ -61,7 +61,7 @@ def examine(context: Context, kernels: Sequence[Kernel], *, stage: str = "", bri
     if brief and not results:
         context.note("template", f"New templates are searched without an examination: {failure}", stage)
     share = round((time.monotonic() - begun) / len(waiting), 3)
-    results = results or [{"verdict": "not examined", "detail": failure}] * len(waiting)
+    results += [{"verdict": "not examined", "detail": failure}] * (len(waiting) - len(results))
     for (template, config, workload), fields in zip(waiting, results, strict=True):
         about: dict[str, Any] = {"template": template.id, "config": config, "workload": workload, "seconds": share}
         context.journal.append(events.Examined(**about, **fields, brief=brief), stage)

@@ -98,6 +98,10 @@ def verdicts(task: Task, device: Any, *troubles: int, **options: Any) -> list[Ca
     return judge(task, device.limits, device.index, questions, JudgeOptions(**{"roofline": KNOWN} | options))
 
 
+def test_without_time_for_all_the_first_have_verdicts(task: Task, device: Any) -> None:
+    assert [one.accepted for one in verdicts(task, device, FINE, FINE, seconds=0.01)] == [True]
+
+
 def test_a_brief_verdict_is_on_made_up_sizes_alone(task: Task, device: Any) -> None:
     template = task.sources("opencl").templates[0]
     questions = [(template, {"GROUP": 16, "TROUBLE": trouble}, None) for trouble in (FINE, UNWRITTEN)]

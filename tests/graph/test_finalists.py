@@ -285,6 +285,15 @@ def test_the_examination_has_its_time_before_held_out_workloads(tmp_path: Path, 
     assert result.valid and result.summary["examined"][0]["verdict"] == "accepted" and not result.summary["held_out"]
 
 
+def test_where_time_is_short_the_general_configuration_alone_has_a_verdict(tmp_path: Path, monkeypatch: Any) -> None:
+    examine = SimulatedPool.examine
+    monkeypatch.setattr(SimulatedPool, "examine", lambda self, jobs, **more: examine(self, jobs[:1], **more))
+    found = constrained(tmp_path, "ITEMS < 16 or n > 10000").summary
+    assert found.general.config == {"GROUP": 16, "ITEMS": 4, "UNROLL": 1}
+    verdicts = {one.workload: one.verdict for one in found.examined}
+    assert verdicts[""] == "accepted", verdicts
+
+
 def test_what_shares_the_defect_of_rejected_configurations_is_not_examined(tmp_path: Path) -> None:
     group = RANKED[0]["GROUP"]
     SimulatedPool.wrong.extend(one for one in SPACE if one["GROUP"] == group)
