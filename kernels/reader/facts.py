@@ -263,7 +263,7 @@ class _Search:
         self.left, self.turns = BUDGET, MAX_TURNS
         self.sets = self._sets(_PRIMES)
         self.used: Sets = []
-        self.guessed = self.counted = self.dynamic = False
+        self.guessed = self.counted = self.doubted = self.dynamic = False
         self.named = {one.spelling for one in walk(entry.function) if kind(one) == "DECL_REF_EXPR"}
         if len(self.whole) > len(_PRIMES):
             # Sizes that have the same values cannot be told apart: those remain that steer the kernel or its indices.
@@ -299,6 +299,7 @@ class _Search:
         self.in_block = {one: "256" if len(host.block) == 1 else "16" for one in in_block}
         facts.grid = tuple(_put(one or "1", self.in_block) for one in host.grid)
         facts.block = tuple(_put(one or "1", self.in_block) for one in host.block)
+        self.doubted = bool(in_block)
         if in_block:
             facts.ask("launch", f"the block, which the source launches with {' and '.join(in_block)}")
         self.extra = [one for one in host.sizes if one not in (*self.whole, *in_block)]
@@ -347,6 +348,7 @@ class _Search:
             self.facts.values[of_block[0]] = str(prod(best[0]))
             self.facts.ask(of_block[0], f"whether {of_block[0]} is the number of threads of a block")
             return self.guess(found)
+        self.doubted = best[0] in usual and best[0] != stated
         self.facts.ask("launch", f"the launch, as {where} has {f'<<<{written}>>>' if written else 'none'}")
 
     def _written_launch(self) -> tuple[str, str, tuple[int, ...]]:
@@ -494,10 +496,32 @@ class _Search:
         self._unfix(again)
         self._require_neighbours()
         self._flatten()
+        if self.doubted and self.sets and all(map(str.isdigit, facts.block)):
+            self._ask_of_block()
         kernel, read = self.unit.written(self.entry.declared), {*self.named, *facts.sizes}
         for one in facts.parameters:
             if not one.pointer and one.name not in read and len(re.findall(rf"\b{one.name}\b", kernel)) == 1:
                 facts.values.setdefault(one.name, scalar_value(one.default) or ("1" if one.whole else "1.0"))
+
+    def _ask_of_block(self) -> None:
+        """Asks about shapes that another block than the one that was put for the author's would change."""
+        facts, before = self.facts, (self.facts.grid, self.facts.block)
+        block, *others = map(int, facts.block)
+        other = 2 * block if 2 * block * prod(others) <= 1024 else block // 2
+        by_block = re.compile(rf"(, |// ){block}\b")
+        divided = [one for dims in (facts.grid, *facts.shapes.values()) for one in dims if by_block.search(one)]
+        several = sorted(set[str]().union(*(parse(one).names for one in divided)))[:1]
+        sizes = {one: self.sets[0].get(one, 4 * block) for one in facts.sizes}
+        sizes |= dict.fromkeys(several, 5 * block)
+        usual = self._launched(sizes, sizes)
+        facts.grid = tuple(by_block.sub(rf"\g<1>{other}", one) for one in facts.grid)
+        facts.block = (str(other), *facts.block[1:])
+        changed = self._launched(sizes, sizes)
+        facts.grid, facts.block = before
+        for name in facts.shapes if usual and changed and not usual.stopped and not changed.stopped else ():
+            moved = usual.arrays[name].reach != changed.arrays[name].reach
+            if moved and f"the shape of {name}" not in str(facts.questions.get(name)):
+                facts.ask(name, f"the shape of {name}, where your launch is another one")
 
     def _require_neighbours(self) -> None:
         """Requires a size of two where with one the kernel leaves an array in which it stays otherwise."""

@@ -358,7 +358,10 @@ class Run:
 
     def _widen(self, node: Node) -> None:
         """Variables that a loop assigns to may have any value."""
-        assigned = set(_assigned(node))
+        assigned, used = {*_assigned(node)}, {one.symbol for one in node.walk() if one.what == "name"}
+        for one in (self.alias.get(at, self.env.get((at,))) for at in used):
+            # Through a pointer or a reference another variable may change.
+            assigned |= {at[0] for at in (one.targets if isinstance(one, Pointer) else [one]) if isinstance(at, tuple)}
         for name in list(self.env):
             if name[0] in assigned:
                 value = self.env[name]
@@ -869,14 +872,26 @@ def _merged(mask: Any, one: Any, other: Any) -> Any:
 
 
 def _assigned(node: Node) -> Iterator[Symbol]:
-    """The variables that a part of the source may change."""
+    """The variables that a part of the source may change, but for those that pointers name."""
     for one in node.walk():
-        changes = one.what in ("assign", "count", "address")
-        if changes or one.what in ("call", "construct"):
-            for target in one.kids[:1] if changes else one.kids:
-                yield from (inner.symbol for inner in target.walk() if inner.what == "name")
-        elif one.what == "variable":
+        given = one.kids[:1] if one.what in ("assign", "count", "address") else []
+        if one.what in ("call", "construct"):
+            known = one.symbol is not NOTHING and not one.op.startswith("operator")
+            given = [at for place, at in enumerate(one.kids, -1) if not known or place in (-1, *one.symbol.references)]
+        for at in given:
+            yield from _variables(at)
+        if one.what == "variable":
             yield one.symbol
+
+
+def _variables(node: Node) -> Iterator[Symbol]:
+    """The variables in which the value of an expression may lie: none where a pointer says the place."""
+    inside = node.kids[:1] if node.what in ("index", "member", "cast") else node.kids
+    if node.what == "name":
+        yield node.symbol
+    elif node.what != "deref" and not (node.what != "cast" and any(one.type.what == "pointer" for one in inside)):
+        for one in inside:
+            yield from _variables(one)
 
 
 def _leaves(node: Node) -> Iterator[Node]:

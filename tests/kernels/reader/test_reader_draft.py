@@ -502,6 +502,16 @@ __global__ void k(const float* a, const float* b, float* c) {
         }"""
         assert "the shape of y, whose indices are data" in line(code, "y")
 
+    @pytest.mark.parametrize(
+        ("change", "known"),
+        [("*y = i;", True), ("atomicAdd(y, i);", True), ("q += 1;", False), ("*p += 1;", False), ("r++;", False)],
+    )
+    def test_a_loop_over_data_changes_what_it_assigns_to_and_no_pointer_to_it(self, change: str, known: bool) -> None:
+        loop = f"for (int i = x[0]; i < x[1]; i++) if (x[i] > 0) {{ {change} }}"
+        of = "int q = 0, m = 0; int *p = &q; int &r = m;"
+        text = line(f"__global__ void k(const int* x, int* y) {{ {of} {loop} y[q + m] = 1; }}", "y")
+        assert 'shape = ["1"]' in text and ("the shape of y" in text) is not known
+
 
 class TestTemplates:
     CODE = """template <int BLOCK, typename T> __global__ void k(const T* x, T* y, int n) {
@@ -622,7 +632,14 @@ class TestTask:
             ("", "int n", "const int& n", "a *", "is a reference: declare it by value, as `int n`"),
             ("", "float a", "float (*a)(float)", "a(1) *", "is a pointer to a function"),
             ("", "int i =", "SHARED(float, s) int i =", "s[0] *", "type construction): give the macros that your"),
-            ("__device__ float* y;", ", float* y", "", "a *", "no parameter of saxpy is an array that it may write"),
+            (
+                "",
+                "y[i] = a * in[i] + y[i]",
+                'printf("%f", y[i])',
+                "",
+                "no parameter of saxpy is an array that it writes",
+            ),
+            ("__device__ float* y;", ", float* y", "", "a *", "no parameter of saxpy is an array that it writes"),
             ("", "int i =", "saxpy<<<1, 1>>>(a, in, y, n); int i =", "a *", "saxpy launches kernels"),
             ("#define T {{T}}\n", "", "", "a *", "a program fills in {{T}} before this file is a source"),
             ("#include <cv.h>\n", "float* y", "Mat y", "a *", "my.cu: it uses undeclared names: Mat (my.cu:3)"),
@@ -759,6 +776,20 @@ class TestOpenCL:
         code = "__kernel void k(__global float* y, __global const float* m, __global const float* w, int c) {\n"
         task, _ = self.drafted(f"{code} int i = get_global_id(0); y[i] = m[i / c] * w[i % c]; }}")
         assert "the shape of m, where your launch is another one" in task
+
+    @pytest.mark.parametrize(
+        ("body", "asked"),
+        [
+            ("for (int j = get_local_id(0); j < 600; j += 300) s += x[j]; if (i < n) y[i] = s;", "x"),
+            ("if (i < n) s = x[i]; if (get_local_id(0) == 0 && i < n) y[get_group_id(0)] = s;", "y"),
+            ("for (int j = get_local_id(0); j < n; j += 48) s += x[j]; if (i < n) y[i] = s;", ""),
+        ],
+    )
+    def test_shapes_that_another_block_changes_are_asked_about(self, body: str, asked: str) -> None:
+        code = "__kernel void k(__global float* y, __global const float* x, int n) { float s = 0;"
+        task, _ = self.drafted(f"{code} int i = get_global_id(0); {body} }}")
+        lines = [one for one in task.splitlines() if "where your launch is another one" in one]
+        assert [one.split('"')[1] for one in lines] == [asked] * bool(asked)
 
     def test_what_an_index_depends_on_is_said_and_an_element_more_has_a_shape(self) -> None:
         code = "__kernel void k(__global const int* x, __global int* y, int n, int s) { int i = get_global_id(0);"
