@@ -200,8 +200,6 @@ def _obstacles(unit: Unit, found: Entry, part: Slice, unknown: Sequence[Unknown]
         obstacles.append(f"the {noun} {all_names} of {found.name} {' '.join([verb, *rest])}")
     of_type = rf"\b(?:{'|'.join(one.name for one in unknown if one.what == 'type') or '(?!)'})\b[^;(){{}}=]*\b"
     unknown = [one for one in unknown if one.what == "type" or not re.search(rf"{of_type}{one.name}\b", unit.code)]
-    if unknown:
-        obstacles.append(f"it uses undeclared names: {listed(unknown)}; {unit.remedy}")
     # Clang leaves out a variable of an unknown type, and a call with it.
     kept = [part.text, *(unit.texts if any(one.name == "texture" for one in unit.unknown.values()) else [])]
     bound = re.findall(r"(?:\btexture\s*<[^;{}()]*>|\b__device__ cudaTextureObject_t)\s*(\w+)\s*[,;]", "\n".join(kept))
@@ -209,6 +207,9 @@ def _obstacles(unit: Unit, found: Entry, part: Slice, unknown: Sequence[Unknown]
     if textures := [one for one in dict.fromkeys(bound) if re.search(read.format(one), part.text)]:
         why = "which no launch of a task binds: read an array that it takes as a parameter instead"
         obstacles.append(f"it reads the texture {' and '.join(textures)}, {why}")
+        unknown = [one for one in unknown if one.name != "texture"]
+    if unknown:
+        obstacles.append(f"it uses undeclared names: {listed(unknown)}; {unit.remedy}")
     if part.undefined:
         obstacles.append(f"it declares, but does not define, {shortened(part.undefined)}: include the file that does")
     wrong_text = re.compile(r"unexpected|expected (?:'|expr)|subscripted")

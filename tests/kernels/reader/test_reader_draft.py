@@ -178,6 +178,11 @@ class TestLaunch:
             ("N void* a[] = {&x, &x, &n}; cudaLaunchKernel(k, dim3(n), 64, a, 0, 0); }", "n", "64"),
             ("N thrust::v<int> v; cudaMalloc(&x, n); k<<<ceil(n / 64.0), 64>>>(x, x, n); }", "ceil_div(n, 64)", "64"),
             (LAMBDA + UP, "ceil_div(n, 32)", "32"),
+            (
+                "void f(at::Tensor x, int n) { auto y = p<float*>(x()); dim3 g(n / 32), b(32); k<<<g, b>>>(y, y, n); }",
+                "n // 32",
+                "32",
+            ),
             ("void f(float* x, const dim3& d) { k<<<d.y / 32, 32>>>(x, x, d.x); }", "d_y // 32", "32"),
             ("A int m = a; k<<<max(m / 64, 1), min(m, 64)>>>(x, x, 8); }", "max(a // 64, 1)", '"min(a, 64)"'),
         ],
@@ -618,6 +623,11 @@ class TestTask:
         }
         assert task.bytes == "n * sizeof(float32) + 2 * n * sizeof(float32)"
 
+    def test_a_kernel_of_cuda_may_have_a_name_that_opencl_reserves(self, tmp_path: Path) -> None:
+        for name, text in draft(PLAIN.replace("k(", "kernel("), None, "my.cu")[1].items():
+            (tmp_path / name).write_text(re.sub(" *# FILL.*", "", text).replace("reference.py:kernel", "baseline"))
+        assert read_task(tmp_path / "task.toml").entry == "kernel"
+
     @pytest.mark.parametrize(
         ("before", "old", "new", "factor", "message"),
         [
@@ -629,6 +639,7 @@ class TestTask:
             ("", "float* y", "float** y", "a *", "is a pointer to pointers: join the arrays into one, `float* y`"),
             (TWO, "float* in", "Two (*in)[4]", "in[i][1].p *", "make an array of each member that is used (p)"),
             ("texture<int, 1, cudaReadMode> t, u;", "", "", "tex1Dfetch(t, i) *", "it reads the texture t, which no"),
+            ("texture <float> t;", "", "", "tex1Dfetch(t, i) *", "my.cu: it reads the texture t, which no launch"),
             ("", "int n", "const int& n", "a *", "is a reference: declare it by value, as `int n`"),
             ("", "float a", "float (*a)(float)", "a(1) *", "is a pointer to a function"),
             ("", "int i =", "SHARED(float, s) int i =", "s[0] *", "type construction): give the macros that your"),
