@@ -579,8 +579,11 @@ class _Search:
                 shapes[name] = None
                 continue
             strides = frozenset[frozenset[str]]().union(*(one.strides for one in of_all))
+            strides = strides or frozenset[frozenset[str]]().union(*(run.rows for run in runs))
             lanes = of_all[0].lanes
             dims = fit([one // lanes for one in reach], self.used, strides)
+            if dims and not {name for one in dims for name in parse(one).names} & frozenset[str]().union(*strides):
+                dims = (product(dims),)  # nothing tells which of them is a row
             more = () if lanes == 1 else (str(lanes),)
             shapes[name] = dims and (*(() if more and dims == ("1",) else dims), *more)
         self._verify(runs, shapes)

@@ -144,6 +144,7 @@ class Run:
         self.stored, self.last = dict[int, Stored](), list[Stored]()
         self.used: set[tuple[str, str]] = set()
         self.steering: set[str] = set()
+        self.rows: set[frozenset[str]] = set()
         self.stopped = False
         for one in kernel.arguments:
             if one.pointer:
@@ -481,8 +482,11 @@ class Run:
         if isinstance(a, Pointer):
             distance = arithmetic("*", b if isinstance(b, Span) else ANY, number(step_of(type_)), LONG)
             return Pointer({root: arithmetic(op, at, distance, LONG) for root, at in a.targets.items()})
-        known = isinstance(a, Span) and isinstance(b, Span) and op in "*/%+-<<>>&^|minmax"
-        return arithmetic(op, a, b, type_) if known else self._unknown(type_)
+        if not (isinstance(a, Span) and isinstance(b, Span) and op in "*/%+-<<>>&^|minmax"):
+            return self._unknown(type_)
+        if op in "/%" and b.names and not a.uniform:
+            self.rows.add(b.names)
+        return arithmetic(op, a, b, type_)
 
     def _binary(self, node: Node) -> Any:
         op, (left, right) = node.op, node.kids

@@ -142,6 +142,12 @@ class TestRolesAndShapes:
         else:
             assert found.shapes["x"] == (shape,)
 
+    @pytest.mark.parametrize(("index", "shape"), [("i", "a * b"), ("i % a", "b, a"), ("i / b", "a, b")])
+    def test_rows_are_what_indices_are_divided_by_and_without_any_a_shape_is_flat(self, index: str, shape: str) -> None:
+        head = "__global__ void k(float* y, const float* x, int a, int b) { int i = blockIdx.x * 64 + threadIdx.x;"
+        text = line(f"{head} if (i < a * b) y[i] = x[{index}]; }}", "y")
+        assert 'role = "out"' in text and f'shape = ["{shape}"]' in text.replace('", "', ", ")
+
     def test_a_grid_over_a_product_of_many_sizes_is_run_on_smaller_ones(self) -> None:
         index = "((blockIdx.z * c + blockIdx.y) * m + i / n) * n + i % n"
         code = PLAIN.replace("x[i]", f"x[{index}]").replace("int n", "int b, int c, int e, int m, int n")
