@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -259,7 +259,7 @@ class _Search:
         typed = [one for one in facts.parameters if one.dtype in DTYPES and not one.local]
         self.cells = {one.name: (DTYPES[one.dtype].size, one.lanes) for one in typed}
         self.extra: list[str] = []
-        self.fixed, self.in_block = dict[str, str](), dict[str, str]()
+        self.fixed, self.in_block, self.divisors = dict[str, str](), dict[str, str](), dict[str, int]()
         self.left, self.turns = BUDGET, MAX_TURNS
         self.sets = self._sets(_PRIMES)
         self.used: Sets = []
@@ -286,7 +286,7 @@ class _Search:
         arguments = {**arguments, **{name: values(text, [arguments])[0] for name, text in known.items()}}
         run = Run(self.lowering, self.kernel, arguments, grid, block, self.left, self.cells, self.turns)
         run.follow(self.lowering.body(self.kernel))
-        self.left -= run.work
+        self.left, self.divisors = self.left - run.work, self.divisors | run.divisors
         return run
 
     # The launch.
@@ -518,7 +518,9 @@ class _Search:
         facts.block = (str(other), *facts.block[1:])
         changed = self._launched(sizes, sizes)
         facts.grid, facts.block = before
-        for name in facts.shapes if usual and changed and not usual.stopped and not changed.stopped else ():
+        if usual is None or changed is None or usual.stopped or changed.stopped or not self._suits([changed]):
+            return
+        for name in facts.shapes:
             moved = usual.arrays[name].reach != changed.arrays[name].reach
             if moved and f"the shape of {name}" not in str(facts.questions.get(name)):
                 facts.ask(name, f"the shape of {name}, where your launch is another one")
@@ -560,10 +562,15 @@ class _Search:
     def _shaped(self, sets: Sets, large: bool = False) -> Found:
         """Runs that came to their end, and the shape of each array that they reach; nothing where it is one or none."""
         runs, self.used = list[Run](), []
-        for one in (*sets, *(self._grown(name, sets[0]) for name in (sets[0] if large else ()))):
+        grown = (self._grown(name, sets[0]) for name in (sets[0] if large else ()))
+        for one in itertools.chain(sets, grown, self._beyond(sets[0])):
             if len(runs) >= len(sets) and self.left < max(2 * runs[-1].work, BUDGET // 2):
                 break  # what is left is for the run that verifies, and for others
             run = self._launched(one, one)
+            if len(runs) >= len(sets) and run is not None:
+                known = [name for name, at in runs[0].arrays.items() if not at.open]
+                if any(run.arrays[name].open for name in known):
+                    continue  # it has loops that are too long
             if run is not None and not run.stopped:
                 runs.append(run)
                 self.used.append(one)
@@ -596,6 +603,12 @@ class _Search:
         with contextlib.suppress(ExpressionError):
             return next((one for one in grown if any(values(text, [one])[0] > 1 for text in divided)), grown[0])
         return grown[0]
+
+    def _beyond(self, sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
+        """The sizes with one that is more than the constant that divides it in the kernel."""
+        for name, by in self.divisors.items():
+            if name in sizes and LARGE < 2 * by <= 2 * MAX_THREADS:
+                yield {**sizes, name: 2 * by}
 
     def _verify(self, runs: Sequence[Run], shapes: Shapes) -> None:
         """Drops shapes that hold on the sets that they were found on alone."""

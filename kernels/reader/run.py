@@ -145,6 +145,7 @@ class Run:
         self.used: set[tuple[str, str]] = set()
         self.steering: set[str] = set()
         self.rows: set[frozenset[str]] = set()
+        self.divisors: dict[str, int] = {}
         self.stopped = False
         for one in kernel.arguments:
             if one.pointer:
@@ -486,6 +487,9 @@ class Run:
             return self._unknown(type_)
         if op in "/%" and b.names and not a.uniform:
             self.rows.add(b.names)
+        if op in ("/", ">>") and a.uniform and b.known and type_.what == "number":
+            by = int(np.max(b.low)) if op == "/" else 1 << int(np.clip(np.max(b.low), 0, 30))
+            self.divisors |= {name: max(by, self.divisors.get(name, 0)) for name in a.names - b.names}
         return arithmetic(op, a, b, type_)
 
     def _binary(self, node: Node) -> Any:

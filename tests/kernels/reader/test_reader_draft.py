@@ -148,6 +148,12 @@ class TestRolesAndShapes:
         text = line(f"{head} if (i < a * b) y[i] = x[{index}]; }}", "y")
         assert 'role = "out"' in text and f'shape = ["{shape}"]' in text.replace('", "', ", ")
 
+    @pytest.mark.parametrize("share", ["m / 4096", "m >> 12"])
+    def test_what_a_large_constant_divides_is_run_beyond_it(self, share: str) -> None:
+        head = "__global__ void k(float* y, const float* x, int m, int n) { int i = blockIdx.x * 64 + threadIdx.x;"
+        text = line(f"{head} if (i < n) for (int j = 0; j < max({share}, 1); ++j) y[i] = x[j * n + i]; }}", "x")
+        assert "FILL: the shape of x, an expression" in text
+
     def test_a_grid_over_a_product_of_many_sizes_is_run_on_smaller_ones(self) -> None:
         index = "((blockIdx.z * c + blockIdx.y) * m + i / n) * n + i % n"
         code = PLAIN.replace("x[i]", f"x[{index}]").replace("int n", "int b, int c, int e, int m, int n")
