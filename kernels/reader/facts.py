@@ -496,26 +496,28 @@ class _Search:
         self._unfix(again)
         self._require_neighbours()
         self._flatten()
-        if self.doubted and self.sets and all(map(str.isdigit, facts.block)):
-            self._ask_of_block()
+        for at, extent in enumerate(facts.block if self.doubted and self.sets else ()):
+            if extent != "1" and all(map(str.isdigit, facts.block)):
+                self._ask_of_block(at)
         kernel, read = self.unit.written(self.entry.declared), {*self.named, *facts.sizes}
         for one in facts.parameters:
             if not one.pointer and one.name not in read and len(re.findall(rf"\b{one.name}\b", kernel)) == 1:
                 facts.values.setdefault(one.name, scalar_value(one.default) or ("1" if one.whole else "1.0"))
 
-    def _ask_of_block(self) -> None:
-        """Asks about shapes that another block than the one that was put for the author's would change."""
+    def _ask_of_block(self, at: int) -> None:
+        """Asks about shapes that a block with another extent than was put for the author's would change."""
         facts, before = self.facts, (self.facts.grid, self.facts.block)
-        block, *others = map(int, facts.block)
-        other = 2 * block if 2 * block * prod(others) <= 1024 else block // 2
+        block, threads = int(facts.block[at]), prod(map(int, facts.block))
+        other = 2 * block if 2 * threads <= 1024 else block // 2
         by_block = re.compile(rf"(, |// ){block}\b")
         divided = [one for dims in (facts.grid, *facts.shapes.values()) for one in dims if by_block.search(one)]
         several = sorted(set[str]().union(*(parse(one).names for one in divided)))[:1]
-        sizes = {one: self.sets[0].get(one, 4 * block) for one in facts.sizes}
-        sizes |= dict.fromkeys(several, 5 * block)
+        sizes = {one: self.sets[0].get(one, 4 * block) for one in facts.sizes} | dict.fromkeys(several, 5 * block)
         usual = self._launched(sizes, sizes)
-        facts.grid = tuple(by_block.sub(rf"\g<1>{other}", one) for one in facts.grid)
-        facts.block = (str(other), *facts.block[1:])
+        facts.grid = tuple(
+            by_block.sub(rf"\g<1>{other}", one) if axis == at else one for axis, one in enumerate(before[0])
+        )
+        facts.block = tuple(str(other) if axis == at else one for axis, one in enumerate(before[1]))
         changed = self._launched(sizes, sizes)
         facts.grid, facts.block = before
         if usual is None or changed is None or usual.stopped or changed.stopped or not self._suits([changed]):

@@ -148,6 +148,11 @@ class TestRolesAndShapes:
         text = line(f"{head} if (i < a * b) y[i] = x[{index}]; }}", "y")
         assert 'role = "out"' in text and f'shape = ["{shape}"]' in text.replace('", "', ", ")
 
+    def test_what_counts_up_to_an_index_is_ahead_of_a_row(self) -> None:
+        head = "__global__ void k(float* y, const float* x, int n, int at) { int i = blockIdx.x * 64 + threadIdx.x;"
+        text = line(f"{head} if (i < n) y[i] = x[at * n + i]; }}", "x")
+        assert 'shape = ["at + 1", "n"]' in text
+
     @pytest.mark.parametrize("share", ["m / 4096", "m >> 12"])
     def test_what_a_large_constant_divides_is_run_beyond_it(self, share: str) -> None:
         head = "__global__ void k(float* y, const float* x, int m, int n) { int i = blockIdx.x * 64 + threadIdx.x;"
@@ -806,6 +811,7 @@ class TestOpenCL:
             ("for (int j = get_local_id(0); j < 600; j += 300) s += x[j]; if (i < n) y[i] = s;", "x"),
             ("if (i < n) s = x[i]; if (get_local_id(0) == 0 && i < n) y[get_group_id(0)] = s;", "y"),
             ("for (int j = get_local_id(0); j < n; j += 48) s += x[j]; if (i < n) y[i] = s;", ""),
+            ("int r = get_global_id(1); y[r * n + i] = x[3 * get_local_id(1)];", "x"),
         ],
     )
     def test_shapes_that_another_block_changes_are_asked_about(self, body: str, asked: str) -> None:
