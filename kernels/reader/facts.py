@@ -506,23 +506,18 @@ class _Search:
 
     def _ask_of_block(self, at: int) -> None:
         """Asks about shapes that a block with another extent than was put for the author's would change."""
-        facts, before = self.facts, (self.facts.grid, self.facts.block)
-        block, threads = int(facts.block[at]), prod(map(int, facts.block))
-        other = 2 * block if 2 * threads <= 1024 else block // 2
+        facts, block = self.facts, int(self.facts.block[at])
+        other = 2 * block if 2 * prod(map(int, facts.block)) <= 1024 else block // 2
         by_block = re.compile(rf"(, |// ){block}\b")
         divided = [one for dims in (facts.grid, *facts.shapes.values()) for one in dims if by_block.search(one)]
         several = sorted(set[str]().union(*(parse(one).names for one in divided)))[:1]
         sizes = {one: self.sets[0].get(one, 4 * block) for one in facts.sizes} | dict.fromkeys(several, 5 * block)
-        usual = self._launched(sizes, sizes)
-        facts.grid = tuple(
-            by_block.sub(rf"\g<1>{other}", one) if axis == at else one for axis, one in enumerate(before[0])
-        )
-        facts.block = tuple(str(other) if axis == at else one for axis, one in enumerate(before[1]))
-        changed = self._launched(sizes, sizes)
-        facts.grid, facts.block = before
-        if usual is None or changed is None or usual.stopped or changed.stopped or not self._suits([changed]):
+        grid, extents = [*facts.grid, "1", "1"], [*map(int, facts.block)]
+        grid[at], extents[at] = by_block.sub(rf"\g<1>{other}", grid[at]), other
+        if (usual := self._launched(sizes, sizes)) is None:
             return
-        for name in facts.shapes:
+        changed = self._run(sizes, [values(one, [sizes])[0] for one in grid], extents)
+        for name in facts.shapes if self._suits([changed]) and not (usual.stopped or changed.stopped) else ():
             moved = usual.arrays[name].reach != changed.arrays[name].reach
             if moved and f"the shape of {name}" not in str(facts.questions.get(name)):
                 facts.ask(name, f"the shape of {name}, where your launch is another one")
@@ -569,11 +564,9 @@ class _Search:
             if len(runs) >= len(sets) and self.left < max(2 * runs[-1].work, BUDGET // 2):
                 break  # what is left is for the run that verifies, and for others
             run = self._launched(one, one)
-            if len(runs) >= len(sets) and run is not None:
-                known = [name for name, at in runs[0].arrays.items() if not at.open]
-                if any(run.arrays[name].open for name in known):
-                    continue  # it has loops that are too long
-            if run is not None and not run.stopped:
+            # Where loops are too long for an index that was known, a run tells nothing.
+            known = [name for name, at in runs[0].arrays.items() if not at.open] if len(runs) >= len(sets) else []
+            if run is not None and not run.stopped and not any(run.arrays[name].open for name in known):
                 runs.append(run)
                 self.used.append(one)
             elif run is not None and not runs:

@@ -144,8 +144,7 @@ class Run:
         self.stored, self.last = dict[int, Stored](), list[Stored]()
         self.used: set[tuple[str, str]] = set()
         self.steering: set[str] = set()
-        self.rows: set[frozenset[str]] = set()
-        self.divisors: dict[str, int] = {}
+        self.rows, self.divisors = set[frozenset[str]](), dict[str, int]()
         self.stopped = False
         for one in kernel.arguments:
             if one.pointer:
@@ -483,14 +482,13 @@ class Run:
         if isinstance(a, Pointer):
             distance = arithmetic("*", b if isinstance(b, Span) else ANY, number(step_of(type_)), LONG)
             return Pointer({root: arithmetic(op, at, distance, LONG) for root, at in a.targets.items()})
-        if not (isinstance(a, Span) and isinstance(b, Span) and op in "*/%+-<<>>&^|minmax"):
-            return self._unknown(type_)
-        if op in "/%" and b.names and not a.uniform:
+        known = isinstance(a, Span) and isinstance(b, Span) and op in "*/%+-<<>>&^|minmax"
+        if known and op in "/%" and b.names and not a.uniform:
             self.rows.add(b.names)
-        if op in ("/", ">>") and a.uniform and b.known and type_.what == "number":
+        if known and op in ("/", ">>") and a.names and b.known and b.bounded and type_.what == "number":
             by = int(np.max(b.low)) if op == "/" else 1 << int(np.clip(np.max(b.low), 0, 30))
             self.divisors |= {name: max(by, self.divisors.get(name, 0)) for name in a.names - b.names}
-        return arithmetic(op, a, b, type_)
+        return arithmetic(op, a, b, type_) if known else self._unknown(type_)
 
     def _binary(self, node: Node) -> Any:
         op, (left, right) = node.op, node.kids
@@ -897,9 +895,9 @@ def _variables(node: Node) -> Iterator[Symbol]:
     inside = node.kids[:1] if node.what in ("index", "member", "cast") else node.kids
     if node.what == "name":
         yield node.symbol
-    elif node.what != "deref" and not (node.what != "cast" and any(one.type.what == "pointer" for one in inside)):
-        for one in inside:
-            yield from _variables(one)
+    pointed = node.what == "deref" or (node.what != "cast" and any(one.type.what == "pointer" for one in inside))
+    for one in () if pointed else inside:
+        yield from _variables(one)
 
 
 def _leaves(node: Node) -> Iterator[Node]:

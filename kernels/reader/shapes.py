@@ -104,8 +104,7 @@ def _loose(reach: Numbers, shown: Mapping[str, Numbers], weight: Mapping[str, in
 
 
 def _ordered(found: list[str], order: list[str], weight: Mapping[str, int]) -> tuple[str, ...]:
-    """Sizes that stand in a stride come last, what counts up to an index first where that does not tell; a constant
-    belongs to the last dimension."""
+    """Sizes that stand in a stride come last, or else what counts up to an index first; a constant is in the last."""
     numbers = [one for one in found if one.isdigit()]
 
     def place(text: str) -> tuple[int, bool, int]:
