@@ -159,6 +159,9 @@ def read_kernel(
     if obstacles := _obstacles(unit, found, part, unknown, backend):
         raise SourceError(f"{place}: " + "; ".join(dict.fromkeys(obstacles)) + ".", incomplete=bool(unknown))
     facts, text = read_facts(unit, found, part.doubts), part.text
+    if {*facts.roles.values()} <= {"in"} and "the role" not in str(facts.questions):
+        why = "is an array that it writes, which is what a task compares: pass what it writes to as one"
+        raise SourceError(f"{place}: no parameter of {found.name} {why}.")
     if any(one.local for one in facts.parameters):
         text = _with_local_memory(text, found.name, facts, [unit.written(one.cursor) for one in facts.parameters])
     if re.search(r"\bprintf\s*\(", without_comments(text)):
@@ -195,13 +198,8 @@ def _obstacles(unit: Unit, found: Entry, part: Slice, unknown: Sequence[Unknown]
         noun, verb = ("parameters", _PLURAL[verb]) if len(names) > 1 else ("parameter", verb)
         all_names = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
         obstacles.append(f"the {noun} {all_names} of {found.name} {' '.join([verb, *rest])}")
-    if not obstacles and not unknown and all(one.kind.const or not one.pointer for one in parameters):
-        why = "is an array that it may write, which is what a task compares: pass what it writes to as one"
-        obstacles.append(f"no parameter of {found.name} {why}")
     of_type = rf"\b(?:{'|'.join(one.name for one in unknown if one.what == 'type') or '(?!)'})\b[^;(){{}}=]*\b"
     unknown = [one for one in unknown if one.what == "type" or not re.search(rf"{of_type}{one.name}\b", unit.code)]
-    if unknown:
-        obstacles.append(f"it uses undeclared names: {listed(unknown)}; {unit.remedy}")
     # Clang leaves out a variable of an unknown type, and a call with it.
     kept = [part.text, *(unit.texts if any(one.name == "texture" for one in unit.unknown.values()) else [])]
     bound = re.findall(r"(?:\btexture\s*<[^;{}()]*>|\b__device__ cudaTextureObject_t)\s*(\w+)\s*[,;]", "\n".join(kept))
@@ -209,6 +207,9 @@ def _obstacles(unit: Unit, found: Entry, part: Slice, unknown: Sequence[Unknown]
     if textures := [one for one in dict.fromkeys(bound) if re.search(read.format(one), part.text)]:
         why = "which no launch of a task binds: read an array that it takes as a parameter instead"
         obstacles.append(f"it reads the texture {' and '.join(textures)}, {why}")
+        unknown = [one for one in unknown if one.name != "texture"]
+    if unknown:
+        obstacles.append(f"it uses undeclared names: {listed(unknown)}; {unit.remedy}")
     if part.undefined:
         obstacles.append(f"it declares, but does not define, {shortened(part.undefined)}: include the file that does")
     wrong_text = re.compile(r"unexpected|expected (?:'|expr)|subscripted")

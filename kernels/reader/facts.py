@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -259,11 +259,11 @@ class _Search:
         typed = [one for one in facts.parameters if one.dtype in DTYPES and not one.local]
         self.cells = {one.name: (DTYPES[one.dtype].size, one.lanes) for one in typed}
         self.extra: list[str] = []
-        self.fixed, self.in_block = dict[str, str](), dict[str, str]()
+        self.fixed, self.in_block, self.divisors = dict[str, str](), dict[str, str](), dict[str, int]()
         self.left, self.turns = BUDGET, MAX_TURNS
         self.sets = self._sets(_PRIMES)
         self.used: Sets = []
-        self.guessed = self.counted = self.dynamic = False
+        self.guessed = self.counted = self.doubted = self.dynamic = False
         self.named = {one.spelling for one in walk(entry.function) if kind(one) == "DECL_REF_EXPR"}
         if len(self.whole) > len(_PRIMES):
             # Sizes that have the same values cannot be told apart: those remain that steer the kernel or its indices.
@@ -286,7 +286,7 @@ class _Search:
         arguments = {**arguments, **{name: values(text, [arguments])[0] for name, text in known.items()}}
         run = Run(self.lowering, self.kernel, arguments, grid, block, self.left, self.cells, self.turns)
         run.follow(self.lowering.body(self.kernel))
-        self.left -= run.work
+        self.left, self.divisors = self.left - run.work, self.divisors | run.divisors
         return run
 
     # The launch.
@@ -299,6 +299,7 @@ class _Search:
         self.in_block = {one: "256" if len(host.block) == 1 else "16" for one in in_block}
         facts.grid = tuple(_put(one or "1", self.in_block) for one in host.grid)
         facts.block = tuple(_put(one or "1", self.in_block) for one in host.block)
+        self.doubted = bool(in_block)
         if in_block:
             facts.ask("launch", f"the block, which the source launches with {' and '.join(in_block)}")
         self.extra = [one for one in host.sizes if one not in (*self.whole, *in_block)]
@@ -347,6 +348,7 @@ class _Search:
             self.facts.values[of_block[0]] = str(prod(best[0]))
             self.facts.ask(of_block[0], f"whether {of_block[0]} is the number of threads of a block")
             return self.guess(found)
+        self.doubted = best[0] in usual and best[0] != stated
         self.facts.ask("launch", f"the launch, as {where} has {f'<<<{written}>>>' if written else 'none'}")
 
     def _written_launch(self) -> tuple[str, str, tuple[int, ...]]:
@@ -494,10 +496,31 @@ class _Search:
         self._unfix(again)
         self._require_neighbours()
         self._flatten()
+        for at, extent in enumerate(facts.block if self.doubted and self.sets else ()):
+            if extent != "1" and all(map(str.isdigit, facts.block)):
+                self._ask_of_block(at)
         kernel, read = self.unit.written(self.entry.declared), {*self.named, *facts.sizes}
         for one in facts.parameters:
             if not one.pointer and one.name not in read and len(re.findall(rf"\b{one.name}\b", kernel)) == 1:
                 facts.values.setdefault(one.name, scalar_value(one.default) or ("1" if one.whole else "1.0"))
+
+    def _ask_of_block(self, at: int) -> None:
+        """Asks about shapes that a block with another extent than was put for the author's would change."""
+        facts, block = self.facts, int(self.facts.block[at])
+        other = 2 * block if 2 * prod(map(int, facts.block)) <= 1024 else block // 2
+        by_block = re.compile(rf"(, |// ){block}\b")
+        divided = [one for dims in (facts.grid, *facts.shapes.values()) for one in dims if by_block.search(one)]
+        several = sorted(set[str]().union(*(parse(one).names for one in divided)))[:1]
+        sizes = {one: self.sets[0].get(one, 4 * block) for one in facts.sizes} | dict.fromkeys(several, 5 * block)
+        grid, extents = [*facts.grid, "1", "1"], [*map(int, facts.block)]
+        grid[at], extents[at] = by_block.sub(rf"\g<1>{other}", grid[at]), other
+        if (usual := self._launched(sizes, sizes)) is None:
+            return
+        changed = self._run(sizes, [values(one, [sizes])[0] for one in grid], extents)
+        for name in facts.shapes if self._suits([changed]) and not (usual.stopped or changed.stopped) else ():
+            moved = usual.arrays[name].reach != changed.arrays[name].reach
+            if moved and f"the shape of {name}" not in str(facts.questions.get(name)):
+                facts.ask(name, f"the shape of {name}, where your launch is another one")
 
     def _require_neighbours(self) -> None:
         """Requires a size of two where with one the kernel leaves an array in which it stays otherwise."""
@@ -536,11 +559,14 @@ class _Search:
     def _shaped(self, sets: Sets, large: bool = False) -> Found:
         """Runs that came to their end, and the shape of each array that they reach; nothing where it is one or none."""
         runs, self.used = list[Run](), []
-        for one in (*sets, *(self._grown(name, sets[0]) for name in (sets[0] if large else ()))):
+        grown = (self._grown(name, sets[0]) for name in (sets[0] if large else ()))
+        for one in itertools.chain(sets, grown, self._beyond(sets[0])):
             if len(runs) >= len(sets) and self.left < max(2 * runs[-1].work, BUDGET // 2):
                 break  # what is left is for the run that verifies, and for others
             run = self._launched(one, one)
-            if run is not None and not run.stopped:
+            # Where loops are too long for an index that was known, a run tells nothing.
+            known = [name for name, at in runs[0].arrays.items() if not at.open] if len(runs) >= len(sets) else []
+            if run is not None and not run.stopped and not any(run.arrays[name].open for name in known):
                 runs.append(run)
                 self.used.append(one)
             elif run is not None and not runs:
@@ -555,8 +581,11 @@ class _Search:
                 shapes[name] = None
                 continue
             strides = frozenset[frozenset[str]]().union(*(one.strides for one in of_all))
+            strides = strides or frozenset[frozenset[str]]().union(*(run.rows for run in runs))
             lanes = of_all[0].lanes
             dims = fit([one // lanes for one in reach], self.used, strides)
+            if dims and not {name for one in dims for name in parse(one).names} & frozenset[str]().union(*strides):
+                dims = (product(dims),)  # nothing tells which of them is a row
             more = () if lanes == 1 else (str(lanes),)
             shapes[name] = dims and (*(() if more and dims == ("1",) else dims), *more)
         self._verify(runs, shapes)
@@ -569,6 +598,12 @@ class _Search:
         with contextlib.suppress(ExpressionError):
             return next((one for one in grown if any(values(text, [one])[0] > 1 for text in divided)), grown[0])
         return grown[0]
+
+    def _beyond(self, sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
+        """The sizes with one that is more than the constant that divides it in the kernel."""
+        for name, by in self.divisors.items():
+            if name in sizes and LARGE < 2 * by <= 2 * MAX_THREADS:
+                yield {**sizes, name: 2 * by}
 
     def _verify(self, runs: Sequence[Run], shapes: Shapes) -> None:
         """Drops shapes that hold on the sets that they were found on alone."""

@@ -179,6 +179,8 @@ class _Host:
             elif node.what in ("assign", "count"):
                 self._assigned(node)
             elif node.what == "call" or any(one.type.spelling.startswith("<overloaded") for one in node.kids[:1]):
+                if node.kids and node.kids[0].symbol.name == CALL:
+                    continue
                 # What a function may set has no value that is known here. In a template clang may not know which it is.
                 called = node.cursor.referenced
                 own = called is not None and lowering.unit.own(called)

@@ -759,7 +759,10 @@ def _likely(one: Unknown, code: str, settled: bool) -> dict[str, str]:
         indexed = re.search(rf"\b(?:{variables})\s*\[", code) and not re.search(rf"\b{one.name}\s*\*", code)
         named = whole[1] + _WHOLE[whole[2]] if whole else plain + (lanes[1] if lanes else "")
         return {one.name: named + ("*" if indexed else "")}
-    return {one.name: typical(one.name)} if one.what == "value" and (settled or one.name.isupper()) else {}
+    # Clang takes a template that it does not know for a value that is less than another.
+    generic = re.search(rf"(?m)^[\w ]*\b{one.name}\s*<[^;{{}}()]*>\s*\w+\s*[,;]", code)
+    guessed = one.what == "value" and (settled or one.name.isupper()) and not generic
+    return {one.name: typical(one.name)} if guessed else {}
 
 
 def typical(name: str, type_: str = "INT") -> str:

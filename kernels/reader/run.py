@@ -144,6 +144,7 @@ class Run:
         self.stored, self.last = dict[int, Stored](), list[Stored]()
         self.used: set[tuple[str, str]] = set()
         self.steering: set[str] = set()
+        self.rows, self.divisors = set[frozenset[str]](), dict[str, int]()
         self.stopped = False
         for one in kernel.arguments:
             if one.pointer:
@@ -358,7 +359,10 @@ class Run:
 
     def _widen(self, node: Node) -> None:
         """Variables that a loop assigns to may have any value."""
-        assigned = set(_assigned(node))
+        assigned, used = {*_assigned(node)}, {one.symbol for one in node.walk() if one.what == "name"}
+        for one in (self.alias.get(at, self.env.get((at,))) for at in used):
+            # Through a pointer or a reference another variable may change.
+            assigned |= {at[0] for at in (one.targets if isinstance(one, Pointer) else [one]) if isinstance(at, tuple)}
         for name in list(self.env):
             if name[0] in assigned:
                 value = self.env[name]
@@ -479,6 +483,11 @@ class Run:
             distance = arithmetic("*", b if isinstance(b, Span) else ANY, number(step_of(type_)), LONG)
             return Pointer({root: arithmetic(op, at, distance, LONG) for root, at in a.targets.items()})
         known = isinstance(a, Span) and isinstance(b, Span) and op in "*/%+-<<>>&^|minmax"
+        if known and op in "/%" and b.names and not a.uniform:
+            self.rows.add(b.names)
+        if known and op in ("/", ">>") and a.names and b.known and b.bounded and type_.what == "number":
+            by = int(np.max(b.low)) if op == "/" else 1 << int(np.clip(np.max(b.low), 0, 30))
+            self.divisors |= {name: max(by, self.divisors.get(name, 0)) for name in a.names - b.names}
         return arithmetic(op, a, b, type_) if known else self._unknown(type_)
 
     def _binary(self, node: Node) -> Any:
@@ -869,14 +878,26 @@ def _merged(mask: Any, one: Any, other: Any) -> Any:
 
 
 def _assigned(node: Node) -> Iterator[Symbol]:
-    """The variables that a part of the source may change."""
+    """The variables that a part of the source may change, but for those that pointers name."""
     for one in node.walk():
-        changes = one.what in ("assign", "count", "address")
-        if changes or one.what in ("call", "construct"):
-            for target in one.kids[:1] if changes else one.kids:
-                yield from (inner.symbol for inner in target.walk() if inner.what == "name")
-        elif one.what == "variable":
+        given = one.kids[:1] if one.what in ("assign", "count", "address") else []
+        if one.what in ("call", "construct"):
+            known = one.symbol is not NOTHING and not one.op.startswith("operator")
+            given = [at for place, at in enumerate(one.kids, -1) if not known or place in (-1, *one.symbol.references)]
+        for at in given:
+            yield from _variables(at)
+        if one.what == "variable":
             yield one.symbol
+
+
+def _variables(node: Node) -> Iterator[Symbol]:
+    """The variables in which the value of an expression may lie: none where a pointer says the place."""
+    inside = node.kids[:1] if node.what in ("index", "member", "cast") else node.kids
+    if node.what == "name":
+        yield node.symbol
+    pointed = node.what == "deref" or (node.what != "cast" and any(one.type.what == "pointer" for one in inside))
+    for one in () if pointed else inside:
+        yield from _variables(one)
 
 
 def _leaves(node: Node) -> Iterator[Node]:

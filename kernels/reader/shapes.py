@@ -104,12 +104,12 @@ def _loose(reach: Numbers, shown: Mapping[str, Numbers], weight: Mapping[str, in
 
 
 def _ordered(found: list[str], order: list[str], weight: Mapping[str, int]) -> tuple[str, ...]:
-    """Sizes that stand in a stride come last; a constant belongs to the last dimension."""
+    """Sizes that stand in a stride come last, or else what counts up to an index first; a constant is in the last."""
     numbers = [one for one in found if one.isdigit()]
 
-    def place(text: str) -> tuple[int, int]:
+    def place(text: str) -> tuple[int, bool, int]:
         names = parse(text).names
-        return max(weight[one] for one in names), min(order.index(one) for one in names)
+        return max(weight[one] for one in names), "+" not in text, min(order.index(one) for one in names)
 
     dims = sorted((one for one in found if not one.isdigit()), key=place)
     if numbers and dims:

@@ -23,10 +23,10 @@ delete do double dynamic_cast else enum explicit export extern false float for f
 mutable namespace new noexcept nullptr operator private protected public register reinterpret_cast restrict return
 short signed sizeof static static_assert static_cast struct switch template this throw true try typedef typeid
 typename union unsigned using virtual void volatile wchar_t while
-kernel global local constant uchar ushort uint ulong __kernel __global __local __constant __private
-__global__ __device__ __shared__ __restrict__ __launch_bounds__
+__kernel __global __local __constant __private __global__ __device__ __shared__ __restrict__ __launch_bounds__
 """
-C_KEYWORDS = frozenset(_KEYWORDS.split())
+_OPENCL_WORDS = frozenset(["kernel", "global", "local", "constant", "uchar", "ushort", "uint", "ulong"])
+C_KEYWORDS = _OPENCL_WORDS | {*_KEYWORDS.split()}
 """Words of C, C++, CUDA C++ and OpenCL C that a macro would take away from a source."""
 MAX_BLOCKS = 2**31 - 1
 """Blocks along an axis, of any device; CUDA's limit along x (CUDA C++ Programming Guide, technical specifications)."""
@@ -57,7 +57,7 @@ def _task_mistakes(task: Task) -> Iterator[str]:
         for name in names:
             if keyword.iskeyword(name) or name in FUNCTIONS or (what == "types" and name in C_KEYWORDS):
                 yield f"{what} {name}: '{name}' is a reserved word; choose another name"
-    if task.entry in C_KEYWORDS:
+    if task.entry in C_KEYWORDS - (_OPENCL_WORDS if "opencl" not in task.backends else set()):
         yield f"key entry: '{task.entry}' is a reserved word of C; choose another name"
     if task.arithmetic not in ("", "float32"):
         yield f"key arithmetic: no peak of '{task.arithmetic}' is measured; write 'float32' or leave it out"

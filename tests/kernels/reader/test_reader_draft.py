@@ -142,6 +142,23 @@ class TestRolesAndShapes:
         else:
             assert found.shapes["x"] == (shape,)
 
+    @pytest.mark.parametrize(("index", "shape"), [("i", "a * b"), ("i % a", "b, a"), ("i / b", "a, b")])
+    def test_rows_are_what_indices_are_divided_by_and_without_any_a_shape_is_flat(self, index: str, shape: str) -> None:
+        head = "__global__ void k(float* y, const float* x, int a, int b) { int i = blockIdx.x * 64 + threadIdx.x;"
+        text = line(f"{head} if (i < a * b) y[i] = x[{index}]; }}", "y")
+        assert 'role = "out"' in text and f'shape = ["{shape}"]' in text.replace('", "', ", ")
+
+    def test_what_counts_up_to_an_index_is_ahead_of_a_row(self) -> None:
+        head = "__global__ void k(float* y, const float* x, int n, int at) { int i = blockIdx.x * 64 + threadIdx.x;"
+        text = line(f"{head} if (i < n) y[i] = x[at * n + i]; }}", "x")
+        assert 'shape = ["at + 1", "n"]' in text
+
+    @pytest.mark.parametrize("share", ["m / 4096", "m >> 12"])
+    def test_what_a_large_constant_divides_is_run_beyond_it(self, share: str) -> None:
+        head = "__global__ void k(float* y, const float* x, int m, int n) { int i = blockIdx.x * 64 + threadIdx.x;"
+        text = line(f"{head} if (i < n) for (int j = 0; j < max({share}, 1); ++j) y[i] = x[j * n + i]; }}", "x")
+        assert "FILL: the shape of x, an expression" in text
+
     def test_a_grid_over_a_product_of_many_sizes_is_run_on_smaller_ones(self) -> None:
         index = "((blockIdx.z * c + blockIdx.y) * m + i / n) * n + i % n"
         code = PLAIN.replace("x[i]", f"x[{index}]").replace("int n", "int b, int c, int e, int m, int n")
@@ -178,6 +195,11 @@ class TestLaunch:
             ("N void* a[] = {&x, &x, &n}; cudaLaunchKernel(k, dim3(n), 64, a, 0, 0); }", "n", "64"),
             ("N thrust::v<int> v; cudaMalloc(&x, n); k<<<ceil(n / 64.0), 64>>>(x, x, n); }", "ceil_div(n, 64)", "64"),
             (LAMBDA + UP, "ceil_div(n, 32)", "32"),
+            (
+                "void f(at::Tensor x, int n) { auto y = p<float*>(x()); dim3 g(n / 32), b(32); k<<<g, b>>>(y, y, n); }",
+                "n // 32",
+                "32",
+            ),
             ("void f(float* x, const dim3& d) { k<<<d.y / 32, 32>>>(x, x, d.x); }", "d_y // 32", "32"),
             ("A int m = a; k<<<max(m / 64, 1), min(m, 64)>>>(x, x, 8); }", "max(a // 64, 1)", '"min(a, 64)"'),
         ],
@@ -502,6 +524,16 @@ __global__ void k(const float* a, const float* b, float* c) {
         }"""
         assert "the shape of y, whose indices are data" in line(code, "y")
 
+    @pytest.mark.parametrize(
+        ("change", "known"),
+        [("*y = i;", True), ("atomicAdd(y, i);", True), ("q += 1;", False), ("*p += 1;", False), ("r++;", False)],
+    )
+    def test_a_loop_over_data_changes_what_it_assigns_to_and_no_pointer_to_it(self, change: str, known: bool) -> None:
+        loop = f"for (int i = x[0]; i < x[1]; i++) if (x[i] > 0) {{ {change} }}"
+        of = "int q = 0, m = 0; int *p = &q; int &r = m;"
+        text = line(f"__global__ void k(const int* x, int* y) {{ {of} {loop} y[q + m] = 1; }}", "y")
+        assert 'shape = ["1"]' in text and ("the shape of y" in text) is not known
+
 
 class TestTemplates:
     CODE = """template <int BLOCK, typename T> __global__ void k(const T* x, T* y, int n) {
@@ -608,6 +640,11 @@ class TestTask:
         }
         assert task.bytes == "n * sizeof(float32) + 2 * n * sizeof(float32)"
 
+    def test_a_kernel_of_cuda_may_have_a_name_that_opencl_reserves(self, tmp_path: Path) -> None:
+        for name, text in draft(PLAIN.replace("k(", "kernel("), None, "my.cu")[1].items():
+            (tmp_path / name).write_text(re.sub(" *# FILL.*", "", text).replace("reference.py:kernel", "baseline"))
+        assert read_task(tmp_path / "task.toml").entry == "kernel"
+
     @pytest.mark.parametrize(
         ("before", "old", "new", "factor", "message"),
         [
@@ -619,10 +656,18 @@ class TestTask:
             ("", "float* y", "float** y", "a *", "is a pointer to pointers: join the arrays into one, `float* y`"),
             (TWO, "float* in", "Two (*in)[4]", "in[i][1].p *", "make an array of each member that is used (p)"),
             ("texture<int, 1, cudaReadMode> t, u;", "", "", "tex1Dfetch(t, i) *", "it reads the texture t, which no"),
+            ("texture <float> t;", "", "", "tex1Dfetch(t, i) *", "my.cu: it reads the texture t, which no launch"),
             ("", "int n", "const int& n", "a *", "is a reference: declare it by value, as `int n`"),
             ("", "float a", "float (*a)(float)", "a(1) *", "is a pointer to a function"),
             ("", "int i =", "SHARED(float, s) int i =", "s[0] *", "type construction): give the macros that your"),
-            ("__device__ float* y;", ", float* y", "", "a *", "no parameter of saxpy is an array that it may write"),
+            (
+                "",
+                "y[i] = a * in[i] + y[i]",
+                'printf("%f", y[i])',
+                "",
+                "no parameter of saxpy is an array that it writes",
+            ),
+            ("__device__ float* y;", ", float* y", "", "a *", "no parameter of saxpy is an array that it writes"),
             ("", "int i =", "saxpy<<<1, 1>>>(a, in, y, n); int i =", "a *", "saxpy launches kernels"),
             ("#define T {{T}}\n", "", "", "a *", "a program fills in {{T}} before this file is a source"),
             ("#include <cv.h>\n", "float* y", "Mat y", "a *", "my.cu: it uses undeclared names: Mat (my.cu:3)"),
@@ -759,6 +804,21 @@ class TestOpenCL:
         code = "__kernel void k(__global float* y, __global const float* m, __global const float* w, int c) {\n"
         task, _ = self.drafted(f"{code} int i = get_global_id(0); y[i] = m[i / c] * w[i % c]; }}")
         assert "the shape of m, where your launch is another one" in task
+
+    @pytest.mark.parametrize(
+        ("body", "asked"),
+        [
+            ("for (int j = get_local_id(0); j < 600; j += 300) s += x[j]; if (i < n) y[i] = s;", "x"),
+            ("if (i < n) s = x[i]; if (get_local_id(0) == 0 && i < n) y[get_group_id(0)] = s;", "y"),
+            ("for (int j = get_local_id(0); j < n; j += 48) s += x[j]; if (i < n) y[i] = s;", ""),
+            ("int r = get_global_id(1); y[r * n + i] = x[3 * get_local_id(1)];", "x"),
+        ],
+    )
+    def test_shapes_that_another_block_changes_are_asked_about(self, body: str, asked: str) -> None:
+        code = "__kernel void k(__global float* y, __global const float* x, int n) { float s = 0;"
+        task, _ = self.drafted(f"{code} int i = get_global_id(0); {body} }}")
+        lines = [one for one in task.splitlines() if "where your launch is another one" in one]
+        assert [one.split('"')[1] for one in lines] == [asked] * bool(asked)
 
     def test_what_an_index_depends_on_is_said_and_an_element_more_has_a_shape(self) -> None:
         code = "__kernel void k(__global const int* x, __global int* y, int n, int s) { int i = get_global_id(0);"
