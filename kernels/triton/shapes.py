@@ -160,13 +160,13 @@ class Shapes:
         for name, reached in zip(self.blocks, self._runs[SETS + 1 :], strict=False):
             for array, extents in reached.items():
                 pairs = list(zip(self._runs[1][array], extents, strict=True))
-                sizes = {*self.sets[1].values()}
-                own = [before for before, after in pairs if after == 2 * before and before not in sizes]
+                of_sizes = {*self.sets[1].values()}
+                own = [before for before, after in pairs if after == 2 * before and before not in of_sizes]
                 if own or any(after < before for before, after in pairs):
                     self.resized.setdefault(name, set()).add(array)
                 beyond = [before for before, after in pairs if after > before and before not in own]
                 self.whole |= {(size, name): None for size, value in self.sets[1].items() if value in beyond}
-                if {*beyond} - sizes:
+                if {*beyond} - of_sizes:
                     self._unsized.add(array)
 
     @property
