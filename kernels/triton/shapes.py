@@ -59,7 +59,8 @@ signs that arrays of floats have in turn, so that either is larger."""
 Texts = Mapping[str, str]
 Given = Mapping[str, Any]
 Extents = dict[str, list[int]]
-"""By array, one more than the largest offset without strides, and than the largest index of each of STRIDES strides."""
+"""By array, one more than the largest offset without strides, than the largest index of each of STRIDES strides, and
+than the largest offset without strides beside such an index above 0."""
 
 
 def sets_of(kinds: Mapping[str, Sequence[int]], quotients: Collection[tuple[str, str]]) -> list[dict[str, int]]:
@@ -97,7 +98,7 @@ def _in_process(path: Path, entry: str, runs: Sequence[Mapping[str, Any]]) -> li
     command, environment = [sys.executable, "-m", __name__, str(path), entry], {**os.environ, "TRITON_INTERPRET": "1"}
     pipes: dict[str, Any] = {"input": json.dumps(runs), "env": environment, "capture_output": True, "text": True}
     try:
-        done = subprocess.run(command, timeout=3 * SECONDS, **pipes)
+        done = subprocess.run(command, timeout=2 * SECONDS, **pipes)
     except subprocess.TimeoutExpired:
         return [LONG] * len(runs)
     if done.returncode:
@@ -159,7 +160,7 @@ class Shapes:
         self._signed = [one for one in (trace(source, entry, signed) if signed else ()) if not isinstance(one, str)]
         for name, reached in zip(self.blocks, self._runs[SETS + 1 :], strict=False):
             for array, extents in reached.items():
-                pairs = list(zip(self._runs[1][array], extents, strict=True))
+                pairs = list(zip(self._runs[1][array], extents, strict=True))[: 1 + STRIDES]
                 of_sizes = {*self.sets[1].values()}
                 own = [before for before, after in pairs if after == 2 * before and before not in of_sizes]
                 if own or any(after < before for before, after in pairs):
@@ -184,13 +185,17 @@ class Shapes:
 
         strides: of the array, by which its indices are multiplied; steps: the names in all that they are multiplied by;
         fixed: values of blocks that are not tuned."""
-        plain, *by_place = zip(*(one[array] for one in self._runs[:SETS]), strict=True)
+        plain, *indices = zip(*(one[array] for one in self._runs[:SETS]), strict=True)
         plainly, *others = zip(*(one[array] for one in (self._runs[SETS], *self._signed)), strict=True)
-        own = {one: self.places[one] for one in strides}
+        own, by_place, beside = {one: self.places[one] for one in strides}, indices[:STRIDES], indices[STRIDES:]
         used = [at for at, one in enumerate(by_place) if any(each > 1 for each in one) or at in own.values()]
         within = frozenset(steps)
         shape = [product(self._dimensions(by_place[at], others[at], within)) for at in used]
-        if not used or any(one > 1 for one in plain):
+        apart = bool(own) and max(plain) > 1 and max(by_place[used[-1]]) > 1 and max(beside[used[-1]]) == 1
+        if apart:
+            # Offsets without a stride only where the last index is 0: its stride is 1, and they are of it too.
+            shape[-1] = "?"
+        elif not used or any(one > 1 for one in plain):
             dims = self._dimensions(plain, plainly, within)
             # Where nothing tells which of two sizes is the inner one, they make one dimension.
             parts = groupby(dims, lambda one: sum(bool(step & {*re.findall(r"\w+", one)}) for step in within))
@@ -239,7 +244,7 @@ class _Memory:
     def __init__(self, functions: Any, bytes_of: Sequence[int], run: Mapping[str, Any]) -> None:
         self._functions, self._bytes, self._loaded = functions, bytes_of, run["loaded"]
         self._signs, self._rising = np.array(run["signs"]), run["rising"]
-        self.extents = [[0] * (1 + STRIDES) for _ in bytes_of]
+        self.extents = [[0] * (1 + 2 * STRIDES) for _ in bytes_of]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._functions, name)
@@ -256,6 +261,7 @@ class _Memory:
             offsets = own // np.uint64(self._bytes[number])
             digits = [offsets & np.uint64((1 << PLAIN_BITS) - 1)]
             digits += [offsets >> np.uint64(place) & np.uint64((1 << STRIDE_BITS) - 1) for place in _PLACES]
+            digits += [np.where(one > 0, digits[0], 0) for one in digits[1:]]
             kept = self.extents[number]
             self.extents[number] = [max(one, int(of.max()) + 1) for one, of in zip(kept, digits, strict=True)]
 

@@ -614,6 +614,21 @@ def launch(x, starts, lengths, out):
 """
 
 
+BEHIND = """
+@triton.jit
+def kernel(x, out, width, sn, sw, BLOCK: tl.constexpr):
+    x += tl.program_id(0) * sn
+    at = tl.arange(0, BLOCK)
+    value = tl.load(x + at * sw, mask=at < width, other=0.0)
+    tl.store(out + tl.program_id(0), tl.sum(value, 0) * tl.load(x + width) + tl.load(x + width + 1))
+
+
+def launch(x, out, width):
+    n = len(x)
+    kernel[(n,)](x, out, width, x.stride(0), x.stride(1), BLOCK=triton.next_power_of_2(width))
+"""
+
+
 def test_what_runs_cannot_tell_is_asked(tmp_path: Path) -> None:
     files = files_of(PLACES, "kernel")
     lines = {line.split('"')[1]: line for line in files["task.toml"].splitlines() if line.startswith("    { name")}
@@ -625,6 +640,10 @@ def test_what_runs_cannot_tell_is_asked(tmp_path: Path) -> None:
     text = files_of(four.replace("stride(3)", "stride(2)").replace("stride(4)", "stride(3)"), "kernel")["task.toml"]
     # Of one length with the starts that these runs have, of another with others.
     assert re.search(r'name = "x", .* "x_2", "D"\] },  # FILL: the shape, as no run on the host tells x_2', text)
+    text = files_of(BEHIND, "kernel")["task.toml"]
+    # Two numbers lie behind each row, addressed without its stride.
+    assert re.search(r'name = "x", .* \["n", "x_1"\] },  # FILL: the shape, as no run on the host tells x_1', text)
+    assert '{ name = "sw", role = "scalar", dtype = "int32", value = "1" }' in text
 
 
 TURNED = """
