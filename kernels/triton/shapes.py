@@ -24,7 +24,6 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import groupby
 from math import lcm
@@ -44,7 +43,7 @@ PLAIN_BITS, STRIDE_BITS, STRIDES, ARRAY_BITS = 24, 8, 4, 59
 """Bits of an offset without strides, of an index that is multiplied by a stride, such strides, and bits of an array's
 bytes, whose elements have eight at most."""
 _PLACES = tuple(PLAIN_BITS + STRIDE_BITS * at for at in reversed(range(STRIDES)))
-SECONDS = 20.0
+SECONDS = 25.0
 LONG, REMOVED = f"it takes longer than {SECONDS:g} s", "not in Triton: "
 """The processor's time for all runs, what is said where they take longer, and before what the installed Triton does not
 have."""
@@ -79,28 +78,22 @@ def sets_of(kinds: Mapping[str, Sequence[int]], quotients: Collection[tuple[str,
 
 
 def trace(source: str, entry: str, runs: Sequence[Mapping[str, Any]]) -> list[Extents | str]:
-    """The extents that each run reaches, or why it ends without any.
+    """The extents that each run reaches in a process with Triton's interpreter, or why it ends without any.
 
     source: with `FIXED`; runs: `grid`; `numbers`, values by argument; `arrays`, types by argument; `loaded`, the value
     of all that is loaded; `signs`, those of floats, array by array in turn; `rising`, by how much whole numbers rise
     from each element of their array to the next."""
-    count, found = min(len(runs), os.cpu_count() or 1), list[Extents | str]([""] * len(runs))
-    with tempfile.TemporaryDirectory(prefix="tunesmith-triton-") as folder, ThreadPoolExecutor(count) as pool:
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    with tempfile.TemporaryDirectory(prefix="tunesmith-triton-") as folder:
         path = Path(folder, "kernel.py")
         path.write_text(source, encoding="utf-8")
-        for part, one in enumerate(pool.map(lambda part: _in_process(path, entry, runs[part::count]), range(count))):
-            found[part::count] = one
-    return found
-
-
-def _in_process(path: Path, entry: str, runs: Sequence[Mapping[str, Any]]) -> list[Extents | str]:
-    """`trace` in one process with Triton's interpreter."""
-    command, environment = [sys.executable, "-m", __name__, str(path), entry], {**os.environ, "TRITON_INTERPRET": "1"}
-    pipes: dict[str, Any] = {"input": json.dumps(runs), "env": environment, "capture_output": True, "text": True}
-    try:
-        done = subprocess.run(command, timeout=2 * SECONDS, **pipes)
-    except subprocess.TimeoutExpired:
-        return [LONG] * len(runs)
+        command, given = [sys.executable, "-m", __name__, str(path), entry], json.dumps(runs)
+        try:
+            done = subprocess.run(
+                command, input=given, env=environment, capture_output=True, text=True, timeout=2 * SECONDS
+            )
+        except subprocess.TimeoutExpired:
+            return [LONG] * len(runs)
     if done.returncode:
         return [LONG if done.returncode < 0 else done.stderr.strip().rpartition("\n")[2][:200]] * len(runs)
     # Behind what the kernel prints.

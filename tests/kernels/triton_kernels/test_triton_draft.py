@@ -153,12 +153,6 @@ def listed():  # after the list was made
 """
 
 
-@pytest.fixture(autouse=True)
-def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has the runs of a kernel: it takes longer to import Triton than to run them."""
-    monkeypatch.setattr("os.cpu_count", lambda: 1)
-
-
 def written(folder: Path, text: str, name: str = "model.py") -> Path:
     (folder / name).write_text(HEAD + text)
     return folder / name
@@ -477,8 +471,7 @@ def launch(x, rows, table, sums):
 """
 
 
-def test_shapes_are_what_launches_on_the_host_reach_in_several_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
+def test_shapes_are_what_launches_on_the_host_reach() -> None:
     files = files_of(HEADED, "kernel")
     for line in (
         '{ name = "k", role = "in", dtype = "T", shape = ["q_0", "H", "N"] },',
