@@ -509,7 +509,8 @@ class Slice:
         self.functions[node.name] = node
         jit = next((one for one in kernel.decorators if is_jit(one)), None)
         if jit is None:
-            raise SourceError(f"{module.path}: {node.name}, which the kernel uses, is not decorated with @triton.jit.")
+            why = "which the kernel or its heuristics use, is not decorated with @triton.jit: write out what it does"
+            raise SourceError(f"{module.path}: {node.name}, {why}.")
         lines = [f"    {name!r}: {value}," for name, value in heuristics.items()]
         marks = ["@triton.heuristics({", *lines, "})"] if heuristics else []
         if isinstance(jit, ast.Call):

@@ -685,6 +685,23 @@ def test_kernels_that_no_task_can_have_are_refused(tmp_path: Path, text: str, se
         draft_triton(written(tmp_path, text), None)
 
 
+def test_a_pointer_of_either_way_is_of_both_arrays(tmp_path: Path) -> None:
+    text = """
+@triton.jit
+def kernel(x, y, out, n, which):
+    taken = x
+    if tl.program_id(0) > which:
+        taken = y
+    tl.store(out + tl.program_id(0), tl.load(taken + tl.program_id(0)))
+
+
+def launch(x, y, out, n, which):
+    kernel[(n,)](x, y, out, n, which)
+"""
+    found = read(tmp_path, text)
+    assert found.arrays == ["x", "y", "out"]
+
+
 PACKED = (
     HEAD
     + """
