@@ -72,11 +72,10 @@ class Symbol:
     def __hash__(self) -> int:
         return hash(repr(self))
 
-    def __bool__(self) -> bool:
+    def _number(self) -> Any:
         raise Unknown(f"{self.name} is not known")
 
-    def __iter__(self) -> Iterator[Any]:
-        raise Unknown(f"{self.name} is not known")
+    __bool__ = __iter__ = __int__ = __float__ = __index__ = _number
 
 
 def unknown(value: Any) -> bool:

@@ -773,6 +773,8 @@ def test_a_draft_without_a_grid_has_names_for_its_programs(tmp_path: Path) -> No
     assert '{ name = "own", role = "out", dtype = "T", shape = ["programs_0", "columns"] },' in files["task.toml"]
     assert "FILL: the grid, here and in template.toml, for which programs_0, programs_1 stand" in files["task.toml"]
     assert "@triton.jit(debug=False)" in files["kernel.py"] and "launch_metadata" not in files["kernel.py"]
+    text = ADD.replace('triton.cdiv(count, meta["BLOCK"])', "triton.next_power_of_2(count)")
+    assert "for which programs_0 stand: count is not known" in files_of(text, None)["task.toml"]
 
 
 LONG_NAME = f"rows_{'of_segments_' * 6}kernel"
