@@ -194,7 +194,11 @@ class TritonKernel:
         shapes = self._shapes(self.slice.text(fixed), grid, started, fixed)
         for name in (one for one in dict.fromkeys([*shapes.resized, *shapes.tied]) if one in values):
             fixed[name] = lists.pop(name)[0]
+            self.guessed += [name] if name not in passed else []
             grid = tuple(_replaced(one, {name: str(fixed[name])}) for one in grid)
+        untold = [name for name in values if name in launch.nodes and name not in passed]
+        if shapes.why and untold:
+            facts.ask("source", f"whether {', '.join(untold)} may be tuned, or an array's length depends on it")
         loops = any(isinstance(one, ast.For) for one in self._nodes())
         self.parameters = parameters_of(reading, lists, passed, loops=loops)
         chosen = {one.name: one.start for one in self.parameters}

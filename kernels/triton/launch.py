@@ -89,15 +89,15 @@ class Launch:
                     self._value(one, scope, None)
                 case ast.If(test=test, body=inside, orelse=other):
                     try:
-                        ways = [inside if self._module.evaluate(test, scope) else other]
+                        decided = [inside if self._module.evaluate(test, scope) else other]
                     except Unknown:
-                        ways = [other, inside]
-                    before = dict(scope)
-                    for way in self._towards([inside, other]) or ways:
+                        decided = []
+                    ways, before = self._towards([inside, other]) or decided or [other, inside], dict(scope)
+                    for way in ways:
                         self._follow(way, scope, known)
-                        if len(ways) > 1:
-                            changed = {name for name, value in scope.items() if before.get(name) is not value}
-                            self._doubtful |= {name for name in changed if isinstance(scope[name], int | float)}
+                    if len(ways) > 1:
+                        changed = {name for name, value in scope.items() if before.get(name) is not value}
+                        self._doubtful |= {name for name in changed if isinstance(scope[name], int | float)}
                 case ast.Try(body=inside, handlers=handlers):
                     self._follow(inside, scope, known)
                     for way in self._towards([handler.body for handler in handlers]):

@@ -629,6 +629,10 @@ def test_what_runs_cannot_tell_is_asked(tmp_path: Path) -> None:
     assert "FILL: the value of sd" in lines["sd"]
     # The author's length of an array is no choice.
     assert "'SPLIT': 8" in files["kernel.py"] and "SPLIT" not in files["template.toml"]
+    asked = PLACES.replace("lengths, out):\n    kernel", "lengths, out, split):\n    kernel").replace(
+        "SPLIT=8", "SPLIT=split"
+    )
+    assert "FIXED (of baseline.py and kernel.py) has guesses: SPLIT" in files_of(asked, "kernel")["task.toml"]
     four = PLACES.replace(" + part * sp", "").replace("sp, ", "").replace("x.stride(2), ", "")
     text = files_of(four.replace("stride(3)", "stride(2)").replace("stride(4)", "stride(3)"), "kernel")["task.toml"]
     # Of one length with the starts that these runs have, of another with others.
@@ -731,6 +735,9 @@ def test_a_draft_tells_that_its_kernel_does_not_run_on_the_host(tmp_path: Path) 
     task = files_of(text, "add")["task.toml"]
     assert "the kernel does not run on the host (NameError" in task
     assert task.count("FILL: the shape, as the kernel does not run on the host") == 3
+    assert "may be tuned" not in task
+    given = text.replace("launch(x, y)", "launch(x, y, block)").replace("BLOCK=1024", "BLOCK=block")
+    assert "whether BLOCK may be tuned, or an array's length depends on it" in files_of(given, "add")["task.toml"]
 
 
 @pytest.mark.parametrize(
