@@ -194,7 +194,7 @@ class TritonKernel:
         shapes = self._shapes(self.slice.text(fixed), grid, started, fixed)
         for name in (one for one in dict.fromkeys([*shapes.resized, *shapes.tied]) if one in values):
             fixed[name] = lists.pop(name)[0]
-            self.guessed += [name] if name not in passed else []
+            self.guessed += [name] if name not in self.constants else []
             grid = tuple(_replaced(one, {name: str(fixed[name])}) for one in grid)
         untold = [name for name in values if name in launch.nodes and name not in passed]
         if shapes.why and untold:
@@ -333,13 +333,13 @@ class TritonKernel:
                 usual = {"eps": 1e-05, "type": Symbol("tl.float16")}
                 value = next((one for part, one in usual.items() if part in name.lower()), 1)
                 value = 64 if tile or name in self.reading.spans else value
-                if not tile and name in self.reading.used:
-                    self.guessed.append(name)
             if tile and is_power(value) and name not in self.given:
                 values[name] = [value, *((max(value // 8, 1), value * 4) if by_size else ())]
             else:
                 fixed[name] = value
-                self.guessed += [name] if self.launch.doubts(name) and name in self.reading.used else []
+                # Also of a value that the launch computes from sizes.
+                if (by_size or self.launch.doubts(name)) and name in self.reading.used:
+                    self.guessed.append(name)
         return values, fixed, {name: str(value) for name, value in fixed.items() if isinstance(value, int)} | covering
 
     def _tested(self, name: str) -> bool:

@@ -139,10 +139,11 @@ class Shapes:
             self.why = refused.detail
             return
         found = trace(source, entry, asked)
-        # A block whose double alone does not run is one with another, or stays as it is.
-        self.tied = [name for name, one in zip(self.blocks, found[SETS + 1 :], strict=True) if isinstance(one, str)]
-        found = [found[1] if at > SETS and isinstance(one, str) else one for at, one in enumerate(found)]
-        self.why = next((one for one in found if isinstance(one, str)), "")
+        self.why = next((one for one in found[: SETS + 1] if isinstance(one, str)), "")
+        if not self.why:
+            # A block whose double alone does not run is one with another, or stays as it is.
+            self.tied = [name for name, one in zip(self.blocks, found[SETS + 1 :], strict=True) if isinstance(one, str)]
+            found = [found[1] if isinstance(one, str) else one for one in found]
         self._runs = [] if self.why else [one for one in found if not isinstance(one, str)]
         if self.ran and not all(map(self.reached, arrays)):
             # As row pointers rise, from one of which to the next a loop may count.

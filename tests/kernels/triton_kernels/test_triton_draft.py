@@ -633,6 +633,8 @@ def test_what_runs_cannot_tell_is_asked(tmp_path: Path) -> None:
         "SPLIT=8", "SPLIT=split"
     )
     assert "FIXED (of baseline.py and kernel.py) has guesses: SPLIT" in files_of(asked, "kernel")["task.toml"]
+    asked = PLACES.replace("SPLIT=8", "SPLIT=out.shape[2] // 2")
+    assert "FIXED (of baseline.py and kernel.py) has guesses: SPLIT" in files_of(asked, "kernel")["task.toml"]
     four = PLACES.replace(" + part * sp", "").replace("sp, ", "").replace("x.stride(2), ", "")
     text = files_of(four.replace("stride(3)", "stride(2)").replace("stride(4)", "stride(3)"), "kernel")["task.toml"]
     # Of one length with the starts that these runs have, of another with others.
@@ -735,7 +737,7 @@ def test_a_draft_tells_that_its_kernel_does_not_run_on_the_host(tmp_path: Path) 
     task = files_of(text, "add")["task.toml"]
     assert "the kernel does not run on the host (NameError" in task
     assert task.count("FILL: the shape, as the kernel does not run on the host") == 3
-    assert "may be tuned" not in task
+    assert "may be tuned" not in task and '"BLOCK", values' in files_of(text, "add")["template.toml"]
     given = text.replace("launch(x, y)", "launch(x, y, block)").replace("BLOCK=1024", "BLOCK=block")
     assert "whether BLOCK may be tuned, or an array's length depends on it" in files_of(given, "add")["task.toml"]
 
