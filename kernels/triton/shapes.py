@@ -90,7 +90,7 @@ def trace(source: str, entry: str, runs: Sequence[Mapping[str, Any]]) -> list[Ex
         command, given = [sys.executable, "-m", __name__, str(path), entry], json.dumps(runs)
         try:
             done = subprocess.run(
-                command, input=given, env=environment, capture_output=True, text=True, timeout=2 * SECONDS
+                command, input=given, env=environment, capture_output=True, text=True, timeout=3 * SECONDS
             )
         except subprocess.TimeoutExpired:
             return [LONG] * len(runs)
