@@ -15,6 +15,7 @@ import linecache
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -92,10 +93,16 @@ class TritonKernel:
         if made := ", ".join(self.reading.descriptors):
             why = "tensor descriptors made by the host, which no task passes: make them in the kernel of pointers"
             raise SourceError(f"{kernel.module.path}: {kernel.name} takes {made} as {why}.")
+        # What the kernel reads in any case, its callers pass, whatever the default of the host's function is.
+        for name in (one for one in self.absent if one in self.reading.pointers and one not in self.given):
+            del self.constants[name]
+        self.absent = [name for name in self.absent if name in self.constants]
         told = {name for name in passed if self.launch.shaped(name)}
         unused = [one for one in passed if one not in {*self.reading.used, *kernel.constexprs, *told}]
         self.absent += [name for name in unused if name not in self.absent]
         self.arrays = [one for one in self.names if one in self.reading.pointers and one not in self.absent]
+        if not self.arrays:
+            raise SourceError(f"{kernel.module.path}: {kernel.name} reads or writes none of its arguments.")
         self.tuned = [name for one in self.configs for name in one if name in self.names or name in TRITON_OPTIONS]
         known = [one for one in kernel.constexprs if one in self.constants]
         self.stepped = {name for steps in self.reading.steps.values() for names in steps for name in names}
@@ -185,9 +192,13 @@ class TritonKernel:
         self.slice.kernel(self.source, self.heuristics)
         started = {name: listed[0] for name, listed in lists.items() if name not in TRITON_OPTIONS}
         shapes = self._shapes(self.slice.text(fixed), grid, started, fixed)
-        for name in (one for one in shapes.shrinking if one in values):
+        for name in (one for one in dict.fromkeys([*shapes.resized, *shapes.tied]) if one in values):
             fixed[name] = lists.pop(name)[0]
+            self.guessed += [name] if name not in self.constants else []
             grid = tuple(_replaced(one, {name: str(fixed[name])}) for one in grid)
+        untold = [name for name in values if name in launch.nodes and name not in passed]
+        if shapes.why and untold:
+            facts.ask("source", f"whether {', '.join(untold)} may be tuned, or an array's length depends on it")
         loops = any(isinstance(one, ast.For) for one in self._nodes())
         self.parameters = parameters_of(reading, lists, passed, loops=loops)
         chosen = {one.name: one.start for one in self.parameters}
@@ -266,6 +277,10 @@ class TritonKernel:
             sizes[size] = min(self._first(size), int(chosen[block]))
         values = {name: str(value) for name, value in chosen.items()}
         self.facts.requires += [_replaced(one.expression, values) for one in found]
+        tied = [name for name in shapes.tied if name in self.tuned]
+        if all(len({at.get(name) for name in tied}) == 1 for at in self.configs):
+            why = "The kernel has tiles of one shape for both."
+            found += [Constraint(expression=f"{one} == {other}", because=why) for one, other in pairwise(tied)]
         return found
 
     def _covering(self, chosen: Mapping[str, Any]) -> dict[str, str]:
@@ -303,6 +318,10 @@ class TritonKernel:
             if name not in self.source.constexprs or name in self.absent:
                 continue
             covered = self.reading.covers.get(name) if name not in self.reading.numbers else None
+            by_default = None if name in self.given else self.constants.get(name)
+            if by_default is not None and passed.get(name, by_default) != by_default:
+                # Of what is a size here the host's function has a default.
+                del self.constants[name]
             value = self.constants.get(name, _UNKNOWN)
             if covered in sizes and name not in self.constants:
                 self.heuristics = {**self.heuristics, name: f"lambda args: triton.next_power_of_2(args[{covered!r}])"}
@@ -314,12 +333,13 @@ class TritonKernel:
                 usual = {"eps": 1e-05, "type": Symbol("tl.float16")}
                 value = next((one for part, one in usual.items() if part in name.lower()), 1)
                 value = 64 if tile or name in self.reading.spans else value
-                if not tile and name in self.reading.used:
-                    self.guessed.append(name)
             if tile and is_power(value) and name not in self.given:
                 values[name] = [value, *((max(value // 8, 1), value * 4) if by_size else ())]
             else:
                 fixed[name] = value
+                # Also of a value that the launch computes from sizes.
+                if (by_size or self.launch.doubts(name)) and name in self.reading.used:
+                    self.guessed.append(name)
         return values, fixed, {name: str(value) for name, value in fixed.items() if isinstance(value, int)} | covering
 
     def _tested(self, name: str) -> bool:
@@ -347,7 +367,7 @@ class TritonKernel:
         counts |= self.reading.turns - self.reading.bounds
         ordered = dict.fromkeys([*self.launch.sizes, *facts.sizes], ROWS)
         kinds = ordered | dict.fromkeys(known & counts - tiled, FEW) | dict.fromkeys(known & tiles.keys(), POWERS)
-        kinds |= dict.fromkeys(self.programs[:2], GRIDS)
+        kinds |= dict.fromkeys(self.programs, GRIDS)
         arrays = {one: self._dtype(one) or self.float for one in self.arrays}
         places = {one: n for array in arrays for n, one in enumerate(self._strides_of(array))}
         places |= {one: axis for one, (_, axis) in self.told.items()}
@@ -388,6 +408,9 @@ class TritonKernel:
                 facts.ask(array, f"the shape, as {why}")
                 continue
             own = [one for one in self._strides_of(array) if self.told.get(one, (array, 0))[0] == array]
+            if len({shapes.places[one] for one in own}) < len(own):
+                facts.ask(array, f"the shape, as runs on the host tell {STRIDES} strides of an array apart")
+                continue
             shape, axes = shapes.of(array, own, self.reading.steps.get(array, ()), fixed)
             if "?" in shape:
                 named = [f"{array}_{at}" if one == "?" else one for at, one in enumerate(shape)]
@@ -430,7 +453,7 @@ class TritonKernel:
         for name in self.facts.sizes:
             if name in self.reading.tiles:
                 facts.requires.append(f"is_pow2({name})")
-        facts.ask("types", f"the types of {types}; an array of another type has its own in its line of `arguments`")
+        facts.ask(types, f"the types of {types}; an array of another type has its own in its line of `arguments`")
         for name, text in self.launch.sizes.items():
             facts.ask("sizes", f"{name} is {text} of the launch")
         facts.values |= {one: str(sizes.get(one, self._first(one))) for one in facts.sizes if one not in self.names}

@@ -11,6 +11,7 @@ import builtins
 import itertools
 import re
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from typing import Any
 
 from tunesmith.kernels.reader.parse import SourceError
@@ -41,9 +42,10 @@ class Launch:
     these the sizes that are not arguments of the kernel, with these expressions."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self.names, self.sizes = dict[str, str](), dict[str, str]()
+        self.names, self.sizes, self._doubtful = dict[str, str](), dict[str, str](), set[str]()
         self._variables, self._dtypes = dict[str, str](), dict[str, str]()
         self._module, call, self._grid, host = _call_of(kernel)
+        self._way = {one for one in ast.walk(host) if isinstance(one, ast.stmt) and call in ast.walk(one)}
         self.nodes = dict(zip(kernel.parameters, _unpacked(call.args), strict=False))
         self.nodes |= {word.arg: word.value for word in call.keywords if word.arg and word.arg != "grid"}
         self._body, self._passed = host.body, dict[str, ast.expr | None]()
@@ -60,7 +62,8 @@ class Launch:
         self._strides = {name: self._value(node, scope, None) for name, node in self.nodes.items()}
 
     def _scope(self, known: Mapping[str, Any]) -> dict[str, Any]:
-        """The host's variables; of several possible assignments the last counts. known: values by expression."""
+        """The host's variables where it calls the kernel; of several possible assignments the last counts. known:
+        values by expression."""
         scope: dict[str, Any] = {**_BUILT_IN, **known}
         for name, default in self._passed.items():
             symbol = Symbol(name, known)
@@ -86,12 +89,20 @@ class Launch:
                     self._value(one, scope, None)
                 case ast.If(test=test, body=inside, orelse=other):
                     try:
-                        ways = [inside if self._module.evaluate(test, scope) else other]
+                        decided = [inside if self._module.evaluate(test, scope) else other]
                     except Unknown:
-                        ways = [other, inside]
+                        decided = []
+                    ways, before = self._towards([inside, other]) or decided or [other, inside], dict(scope)
                     for way in ways:
                         self._follow(way, scope, known)
-                case ast.With(body=inside) | ast.Try(body=inside):
+                    if len(ways) > 1:
+                        changed = {name for name, value in scope.items() if before.get(name) is not value}
+                        self._doubtful |= {name for name in changed if isinstance(scope[name], int | float)}
+                case ast.Try(body=inside, handlers=handlers):
+                    self._follow(inside, scope, known)
+                    for way in self._towards([handler.body for handler in handlers]):
+                        self._follow(way, scope, known)
+                case ast.With(body=inside):
                     self._follow(inside, scope, known)
             for name, value in bound:
                 found = self._value(value, scope, Symbol(name, known))
@@ -103,6 +114,12 @@ class Launch:
                 scope[name] = known.get(name, found)
                 if isinstance(found, Symbol) and found.name != name:
                     self._variables[found.name] = name
+            if one in self._way:
+                return
+
+    def _towards(self, ways: Sequence[list[ast.stmt]]) -> list[list[ast.stmt]]:
+        """The one of `ways` on which the call lies, if it lies on one."""
+        return [way for way in ways if not self._way.isdisjoint(way)]
 
     def _value(self, node: ast.expr | ast.FunctionDef, scope: dict[str, Any], otherwise: Any) -> Any:
         try:
@@ -113,7 +130,8 @@ class Launch:
             return first if isinstance(first, Symbol) else otherwise
 
     def _values(self, scope: dict[str, Any]) -> dict[str, Any]:
-        return {name: self._value(node, scope, Symbol("")) for name, node in self.nodes.items()}
+        found = {name: self._value(node, scope, Symbol("")) for name, node in self.nodes.items()}
+        return {name: value.value if isinstance(value, Enum) else value for name, value in found.items()}
 
     def at(self, sizes: Mapping[str, int]) -> dict[str, Any]:
         """The known values that the call passes, where sizes and arguments that became sizes are `sizes`."""
@@ -127,6 +145,10 @@ class Launch:
         for text in (node.id if isinstance(node, ast.Name) else "", value.name if isinstance(value, Symbol) else ""):
             if text:
                 self.names.setdefault(text, argument)
+
+    def doubts(self, argument: str) -> bool:
+        """Whether the value that the call passes is a variable's that has it under a condition that is not known."""
+        return argument in self.nodes and not self._doubtful.isdisjoint(names_in(self.nodes[argument]))
 
     def shaped(self, argument: str) -> bool:
         """Whether the value that the call passes is a size: a dimension of an array, or a number of elements."""

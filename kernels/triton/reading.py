@@ -123,6 +123,10 @@ class Reading:
                         self._body(way, end, returned)
                     for end in reversed(ends):
                         env |= {name: v for name, v in end.items() if v.roots or v.tile or not env.get(name, v).roots}
+                    for name, v in env.items():
+                        # It may be a pointer of either way.
+                        roots = dict.fromkeys(root for end in ends if name in end for root in end[name].roots)
+                        env[name] = replace(v, roots=tuple(roots)) if v.roots else v
                 case ast.For():
                     self._value(one.iter, env)
                     self._bind(one.target, Value(), env)
@@ -285,7 +289,8 @@ class Reading:
     def _access(self, kind: set[str], pointer: Value, mask: Value) -> None:
         kind |= set(pointer.roots)
         self.indices |= pointer.loaded
-        self.steps.setdefault(pointer.roots[0], set()).update(pointer.steps)
+        for root in pointer.roots:
+            self.steps.setdefault(root, set()).update(pointer.steps)
         below = sorted(pointer.below | mask.below)
         self.bounds |= {name for _, name in below}
         self.covers |= {tile: name for tile, name in below if tile and tile not in self.covers}

@@ -24,7 +24,6 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import groupby
 from math import lcm
@@ -44,9 +43,10 @@ PLAIN_BITS, STRIDE_BITS, STRIDES, ARRAY_BITS = 24, 8, 4, 59
 """Bits of an offset without strides, of an index that is multiplied by a stride, such strides, and bits of an array's
 bytes, whose elements have eight at most."""
 _PLACES = tuple(PLAIN_BITS + STRIDE_BITS * at for at in reversed(range(STRIDES)))
-SECONDS = 45.0
+SECONDS = 25.0
 LONG, REMOVED = f"it takes longer than {SECONDS:g} s", "not in Triton: "
-"""The time of all runs, what is said where they take longer, and before what the installed Triton does not have."""
+"""The processor's time for all runs, what is said where they take longer, and before what the installed Triton does not
+have."""
 
 SETS = 3
 ROWS, FEW, POWERS, GRIDS = (16, 48, 80, 112, 144, 176, 208), (2, 3, 4, 5, 6, 7, 8, 9), (64, 128, 32), (7, 9, 11)
@@ -58,7 +58,8 @@ signs that arrays of floats have in turn, so that either is larger."""
 Texts = Mapping[str, str]
 Given = Mapping[str, Any]
 Extents = dict[str, list[int]]
-"""By array, one more than the largest offset without strides, and than the largest index of each of STRIDES strides."""
+"""By array, one more than the largest offset without strides, than the largest index of each of STRIDES strides, and
+than the largest offset without strides beside such an index above 0."""
 
 
 def sets_of(kinds: Mapping[str, Sequence[int]], quotients: Collection[tuple[str, str]]) -> list[dict[str, int]]:
@@ -77,28 +78,22 @@ def sets_of(kinds: Mapping[str, Sequence[int]], quotients: Collection[tuple[str,
 
 
 def trace(source: str, entry: str, runs: Sequence[Mapping[str, Any]]) -> list[Extents | str]:
-    """The extents that each run reaches, or why it ends without any.
+    """The extents that each run reaches in a process with Triton's interpreter, or why it ends without any.
 
     source: with `FIXED`; runs: `grid`; `numbers`, values by argument; `arrays`, types by argument; `loaded`, the value
-    of all that is loaded; `signs`, those of floats, array by array in turn; `rising`, whether whole numbers rise along
-    their array."""
-    count, found = min(len(runs), os.cpu_count() or 1), list[Extents | str]([""] * len(runs))
-    with tempfile.TemporaryDirectory(prefix="tunesmith-triton-") as folder, ThreadPoolExecutor(count) as pool:
+    of all that is loaded; `signs`, those of floats, array by array in turn; `rising`, by how much whole numbers rise
+    from each element of their array to the next."""
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    with tempfile.TemporaryDirectory(prefix="tunesmith-triton-") as folder:
         path = Path(folder, "kernel.py")
         path.write_text(source, encoding="utf-8")
-        for part, one in enumerate(pool.map(lambda part: _in_process(path, entry, runs[part::count]), range(count))):
-            found[part::count] = one
-    return found
-
-
-def _in_process(path: Path, entry: str, runs: Sequence[Mapping[str, Any]]) -> list[Extents | str]:
-    """`trace` in one process with Triton's interpreter."""
-    command, environment = [sys.executable, "-m", __name__, str(path), entry], {**os.environ, "TRITON_INTERPRET": "1"}
-    pipes: dict[str, Any] = {"input": json.dumps(runs), "env": environment, "capture_output": True, "text": True}
-    try:
-        done = subprocess.run(command, timeout=SECONDS, **pipes)
-    except subprocess.TimeoutExpired:
-        return [LONG] * len(runs)
+        command, given = [sys.executable, "-m", __name__, str(path), entry], json.dumps(runs)
+        try:
+            done = subprocess.run(
+                command, input=given, env=environment, capture_output=True, text=True, timeout=3 * SECONDS
+            )
+        except subprocess.TimeoutExpired:
+            return [LONG] * len(runs)
     if done.returncode:
         return [LONG if done.returncode < 0 else done.stderr.strip().rpartition("\n")[2][:200]] * len(runs)
     # Behind what the kernel prints.
@@ -109,11 +104,12 @@ def _in_process(path: Path, entry: str, runs: Sequence[Mapping[str, Any]]) -> li
 class Shapes:
     """The runs of a kernel. sets: of sizes in the order of dimensions; blocks: its parameters that are sizes of blocks;
     places: by stride, its place in an address. why: why the kernel cannot be run, else empty; whole: sizes that a
-    block has to divide, with the block; shrinking: by block, arrays that get shorter if it is doubled."""
+    block has to divide, with the block; resized: by block, arrays whose lengths it decides; tied: blocks that
+    cannot be doubled alone."""
 
     def __init__(self, sets: Sequence[Mapping[str, int]], blocks: Sequence[str], places: Mapping[str, int]) -> None:
         self.sets, self.blocks, self.places, self.why = sets, blocks, places, ""
-        self.whole, self.shrinking = dict[tuple[str, str], None](), dict[str, set[str]]()
+        self.whole, self.resized, self.tied = dict[tuple[str, str], None](), dict[str, set[str]](), list[str]()
         self._runs, self._signed, self._unsized = list[Extents](), list[Extents](), set[str]()
 
     def run(
@@ -138,28 +134,34 @@ class Shapes:
             passed |= {one: 1 << _PLACES[place] for one, place in self.places.items()}
             loaded = LOADED[number == SETS]
             run: dict[str, Any] = {"grid": axes, "numbers": passed, "arrays": arrays, "loaded": loaded, "signs": (1, 1)}
-            asked.append({**run, "rising": False})
+            asked.append({**run, "rising": 0})
         if (refused := refuse_text(source, "triton")) is not None:
             self.why = refused.detail
             return
         found = trace(source, entry, asked)
-        self.why = next((one for one in found if isinstance(one, str)), "")
+        self.why = next((one for one in found[: SETS + 1] if isinstance(one, str)), "")
+        if not self.why:
+            # A block whose double alone does not run is one with another, or stays as it is.
+            self.tied = [name for name, one in zip(self.blocks, found[SETS + 1 :], strict=True) if isinstance(one, str)]
+            found = [found[1] if isinstance(one, str) else one for one in found]
         self._runs = [] if self.why else [one for one in found if not isinstance(one, str)]
         if self.ran and not all(map(self.reached, arrays)):
             # As row pointers rise, from one of which to the next a loop may count.
-            risen = trace(source, entry, [{**one, "rising": True} for one in asked])
+            risen = trace(source, entry, [{**one, "rising": 1 + (one["loaded"] != LOADED[0])} for one in asked])
             if all(isinstance(one, dict) for one in risen):
                 self._runs = [one for one in risen if isinstance(one, dict)]
         signed = [{**asked[1], "signs": signs} for signs in SIGNS if compares and self.ran]
         self._signed = [one for one in (trace(source, entry, signed) if signed else ()) if not isinstance(one, str)]
         for name, reached in zip(self.blocks, self._runs[SETS + 1 :], strict=False):
             for array, extents in reached.items():
-                pairs = list(zip(self._runs[1][array], extents, strict=True))
-                if any(after < before for before, after in pairs):
-                    self.shrinking.setdefault(name, set()).add(array)
-                beyond = [before for before, after in pairs if after > before]
+                pairs = list(zip(self._runs[1][array], extents, strict=True))[: 1 + STRIDES]
+                of_sizes = {*self.sets[1].values()}
+                own = [before for before, after in pairs if after == 2 * before and before not in of_sizes]
+                if own or any(after < before for before, after in pairs):
+                    self.resized.setdefault(name, set()).add(array)
+                beyond = [before for before, after in pairs if after > before and before not in own]
                 self.whole |= {(size, name): None for size, value in self.sets[1].items() if value in beyond}
-                if {*beyond} - {*self.sets[1].values()}:
+                if {*beyond} - of_sizes:
                     self._unsized.add(array)
 
     @property
@@ -177,13 +179,17 @@ class Shapes:
 
         strides: of the array, by which its indices are multiplied; steps: the names in all that they are multiplied by;
         fixed: values of blocks that are not tuned."""
-        plain, *by_place = zip(*(one[array] for one in self._runs[:SETS]), strict=True)
+        plain, *indices = zip(*(one[array] for one in self._runs[:SETS]), strict=True)
         plainly, *others = zip(*(one[array] for one in (self._runs[SETS], *self._signed)), strict=True)
-        own = {one: self.places[one] for one in strides}
+        own, by_place, beside = {one: self.places[one] for one in strides}, indices[:STRIDES], indices[STRIDES:]
         used = [at for at, one in enumerate(by_place) if any(each > 1 for each in one) or at in own.values()]
         within = frozenset(steps)
         shape = [product(self._dimensions(by_place[at], others[at], within)) for at in used]
-        if not used or any(one > 1 for one in plain):
+        apart = bool(own) and max(plain) > 1 and max(by_place[used[-1]]) > 1 and max(beside[used[-1]]) == 1
+        if apart:
+            # Offsets without a stride only where the last index is 0: its stride is 1, and they are of it too.
+            shape[-1] = "?"
+        elif not used or any(one > 1 for one in plain):
             dims = self._dimensions(plain, plainly, within)
             # Where nothing tells which of two sizes is the inner one, they make one dimension.
             parts = groupby(dims, lambda one: sum(bool(step & {*re.findall(r"\w+", one)}) for step in within))
@@ -193,7 +199,7 @@ class Shapes:
 
     def _certain(self, extent: str, array: str, fixed: Mapping[str, Any]) -> str:
         """An extent, or "?" where a number in it is one of these runs."""
-        for block in (name for name, arrays in self.shrinking.items() if array in arrays):
+        for block in (name for name, arrays in self.resized.items() if array in arrays):
             extent = re.sub(rf"\b{LEAST_BLOCK}\b", str(fixed.get(block, "?")), extent)
         numbers = re.findall(r"\b\d+\b", extent) if array in self._unsized else []
         by_chance = extent in numbers or any(int(one) % LEAST_BLOCK == 0 for one in numbers)
@@ -232,7 +238,7 @@ class _Memory:
     def __init__(self, functions: Any, bytes_of: Sequence[int], run: Mapping[str, Any]) -> None:
         self._functions, self._bytes, self._loaded = functions, bytes_of, run["loaded"]
         self._signs, self._rising = np.array(run["signs"]), run["rising"]
-        self.extents = [[0] * (1 + STRIDES) for _ in bytes_of]
+        self.extents = [[0] * (1 + 2 * STRIDES) for _ in bytes_of]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._functions, name)
@@ -249,6 +255,7 @@ class _Memory:
             offsets = own // np.uint64(self._bytes[number])
             digits = [offsets & np.uint64((1 << PLAIN_BITS) - 1)]
             digits += [offsets >> np.uint64(place) & np.uint64((1 << STRIDE_BITS) - 1) for place in _PLACES]
+            digits += [np.where(one > 0, digits[0], 0) for one in digits[1:]]
             kept = self.extents[number]
             self.extents[number] = [max(one, int(of.max()) + 1) for one, of in zip(kept, digits, strict=True)]
 
@@ -258,7 +265,8 @@ class _Memory:
         value = self._loaded * (self._signs[number % 2] if np.issubdtype(dtype, np.floating) else 1)
         if self._rising and not np.issubdtype(dtype, np.floating):
             offsets = pointers.astype(np.uint64) & np.uint64((1 << PLAIN_BITS) - 1)
-            value = np.minimum(value + offsets // np.uint64(dtype.itemsize), (1 << STRIDE_BITS) - 2)
+            risen = offsets // np.uint64(dtype.itemsize) * np.uint64(self._rising)
+            value = np.minimum(value + risen, (1 << STRIDE_BITS) - 2)
         return np.where(np.asarray(mask).astype(bool), np.asarray(value).astype(dtype), other)
 
     def store(self, pointers: Any, value: Any, mask: Any) -> None:

@@ -72,11 +72,10 @@ class Symbol:
     def __hash__(self) -> int:
         return hash(repr(self))
 
-    def __bool__(self) -> bool:
+    def _number(self) -> Any:
         raise Unknown(f"{self.name} is not known")
 
-    def __iter__(self) -> Iterator[Any]:
-        raise Unknown(f"{self.name} is not known")
+    __bool__ = __iter__ = __int__ = __float__ = __index__ = _number
 
 
 def unknown(value: Any) -> bool:
@@ -352,9 +351,12 @@ class Kernel:
         """The lambdas of `triton.heuristics`, as text. Raises `SourceError` where it is not a plain table."""
         decorators = list[ast.expr]()
         for one in self.decorators:
-            named = one.args[0] if isinstance(one, ast.Call) and one.args else None
-            bound = self.module.statements(named.id) if isinstance(named, ast.Name) else []
-            table = bound[-1].value if bound and isinstance(bound[-1], ast.Assign) else None
+            table = one.args[0] if isinstance(one, ast.Call) and one.args else None
+            bound = self.module.statements(table.id) if isinstance(table, ast.Name) else []
+            table = bound[-1].value if bound and isinstance(bound[-1], ast.Assign) else table
+            if isinstance(table, ast.Call) and called_name(table) == "dict" and not table.args:
+                words = [(ast.Constant(word.arg), word.value) for word in table.keywords]
+                table = ast.Dict([name for name, _ in words], [value for _, value in words])
             decorators.append(ast.Call(one.func, [table], []) if isinstance(one, ast.Call) and table else one)
         if (found := heuristics_in(decorators)) is None:
             raise SourceError(f"{self.module.path}: write the heuristics of {self.name} as a table, {{'NAME': ...}}.")
@@ -408,6 +410,11 @@ def find_kernel(module: Module, entry: str | None, option: str = "--entry") -> K
     returns = ((name, at) for name, one in found.items() for at in ast.walk(one.node) if isinstance(at, ast.Return))
     results = {name for name, at in returns if at.value is not None and ast.unparse(at.value) != "None"}
     outer = [name for name in found if name not in called | results] or [name for name in found if name not in results]
+    functions = [one for one in ast.walk(module.tree) if isinstance(one, ast.FunctionDef)]
+    inner = [one.name for one in functions if any(map(is_jit, one.decorator_list)) and one.name not in found]
+    if entry in inner or (inner and not outer):
+        why = "is defined inside of another function or class, whose variables it may use: move it out of that"
+        raise SourceError(f"{module.path}: {entry or inner[0]} {why}.")
     if not outer:
         raise SourceError(f"{module.path}: there is no kernel, a function decorated with @triton.jit without a result.")
     if entry is None and len(outer) > 1:
@@ -419,6 +426,9 @@ def find_kernel(module: Module, entry: str | None, option: str = "--entry") -> K
     if name not in found or name in results:
         why = f"{name} returns a value, as no kernel does" if name in found else f"there is no kernel '{name}'"
         raise SourceError(f"{module.path}: {why}; choose {option} from {', '.join(outer)}.")
+    arguments = found[name].node.args
+    if rest := arguments.vararg or arguments.kwarg:
+        raise SourceError(f"{module.path}: {name} takes any arguments, as `{rest.arg}`: give each of them a name.")
     return found[name]
 
 
@@ -498,7 +508,8 @@ class Slice:
         self.functions[node.name] = node
         jit = next((one for one in kernel.decorators if is_jit(one)), None)
         if jit is None:
-            raise SourceError(f"{module.path}: {node.name}, which the kernel uses, is not decorated with @triton.jit.")
+            why = "which the kernel or its heuristics use, is not decorated with @triton.jit: write out what it does"
+            raise SourceError(f"{module.path}: {node.name}, {why}.")
         lines = [f"    {name!r}: {value}," for name, value in heuristics.items()]
         marks = ["@triton.heuristics({", *lines, "})"] if heuristics else []
         if isinstance(jit, ast.Call):

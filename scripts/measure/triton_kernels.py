@@ -1,8 +1,6 @@
-"""Tasks with Triton kernels: what pruning saves of compiling, a tuning beside `triton.autotune`, and whole spaces.
+"""Tasks with Triton kernels: a tuning beside `triton.autotune`.
 
-    python scripts/measure/triton_kernels.py --tasks DIR --out OUT --compile sm_90,gfx942   # needs no GPU
     python scripts/measure/triton_kernels.py --tasks DIR --out OUT [--evaluations 60] [--device I --of N]
-    python scripts/measure/triton_kernels.py --tasks DIR --out OUT --exhaust
 
 DIR has a folder for each task, as `tunesmith init FILE.py:KERNEL` drafts them. Several GPUs share the tasks: one call
 with --device, --of and an OUT of its own for each. A call goes on where the file OUT ends, and begins no task once
@@ -14,7 +12,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import random
 import subprocess
 import sys
 import tempfile
@@ -23,37 +20,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tunesmith.actors.process import Isolated
-from tunesmith.actors.workers import CompileWorker
 from tunesmith.cli.measure.runner import Record, add_shares, execute, parser_of
 from tunesmith.graph import tune
 from tunesmith.graph.journal.events import Evaluated, Event
 from tunesmith.graph.journal.log import Journal, RunLog
-from tunesmith.graph.setup import limits_for
-from tunesmith.graph.study.exhaust import exhaust
 from tunesmith.hw.errors import TunesmithError
 from tunesmith.hw.probe import probe
-from tunesmith.kernels.build.artifact import Artifact
-from tunesmith.kernels.build.source import code_key, specialise
 from tunesmith.kernels.measure.timing import Comparison
-from tunesmith.kernels.outcome import Measured, describe
-from tunesmith.kernels.search.tables import read_cache
-from tunesmith.kernels.space import compiler_rejection, rules
-from tunesmith.kernels.spec.task import Task, geometry
+from tunesmith.kernels.spec.task import Task
 from tunesmith.kernels.spec.taskfile import load_task
 
 SETTINGS: dict[str, Any] = {"backend": "triton", "rounds": 1, "wisdom": False}
-COMPILE_SECONDS, CHOICE_SECONDS = 180.0, 900.0
+CHOICE_SECONDS = 900.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = parser_of(__doc__)
     parser.add_argument("--tasks", type=Path, required=True, help="the folder of task folders")
-    parser.add_argument("--compile", default="", help="targets to compile for, by commas, instead of a GPU's tunings")
-    parser.add_argument("--points", type=int, default=20, help="random points to compile for each target")
     parser.add_argument("--evaluations", type=int, default=60)
     parser.add_argument("--repeats", type=int, default=5, help="choices of the autotuner for each size")
-    parser.add_argument("--exhaust", action="store_true", help="measure whole spaces, and a search of 5 %% of each")
     parser.add_argument("--seconds", type=float, default=math.inf, help="after which no task is begun")
     add_shares(parser)
     parser.add_argument("--choose", action="store_true", help="print the autotuner's choices for --tasks, one task")
@@ -63,63 +48,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     os.environ |= {"TUNESMITH_CACHE": "off"} | ({"CUDA_VISIBLE_DEVICES": str(options.device)} if options.of > 1 else {})
     until, found = time.monotonic() + options.seconds, sorted(options.tasks.glob("*/task.toml"))
-    jobs = [(file.parent, target) for file in found for target in options.compile.split(",")]
-    record = Record(options, None if options.compile else probe().device("triton"))
+    record = Record(options, probe().device("triton"))
     rows = record.former("rows", "row")
-    for folder, target in jobs[options.device :: options.of]:
-        name, started = f"{folder.name} {target}".strip(), time.monotonic()
+    for file in found[options.device :: options.of]:
+        name, started = file.parent.name, time.monotonic()
         if (name in rows and "failed" not in rows[name]) or started > until:
             continue
         try:
-            if options.compile:
-                row = compiled(load_task(str(folder)), target, options.points)
-            elif options.exhaust:
-                row = exhausted(folder)
-            else:
-                row = tuned(folder, options.evaluations, options.repeats)
+            row = tuned(file.parent, options.evaluations, options.repeats)
         except TunesmithError as error:
             row = {"failed": str(error)}
         rows[name] = {"row": name, "took": round(time.monotonic() - started, 1), **row}
         print(json.dumps(rows[name])[:2000], flush=True)
         record.write(rows=list(rows.values()))
     return 0
-
-
-def compiled(task: Task, target: str, points: int) -> dict[str, Any]:
-    """Random points of the whole product of a template's values, including the points that rules refuse: the seconds
-    that each takes one process to compile, and whether it could run."""
-    limits, _ = limits_for(task, target, "triton")
-    template, workload, draw = task.sources("triton").templates[0], task.workloads[0], random.Random(0)
-    conditions, seen = rules(template, [workload], limits), list[dict[str, Any]]()
-    key = code_key(task, template, workload)
-    with Isolated("compile", CompileWorker, limits, 0) as compiler:
-        # The first compilation of a process takes longer.
-        compiler.call("compile", COMPILE_SECONDS, specialise(template, template.default_config, dict(key)))
-        for _ in range(points):
-            config = {one.name: draw.choice(one.values) for one in template.parameters}
-            started = time.monotonic()
-            made = compiler.call("compile", COMPILE_SECONDS, specialise(template, config, dict(key)))
-            seconds, refused = round(time.monotonic() - started, 2), made
-            if isinstance(made, Artifact):
-                launched = made.as_launched(geometry(template, config, workload))
-                refused = compiler_rejection(limits, launched, made.resources)
-            broken = next((one.because or one.label for one in conditions if not one.holds(config)), "")
-            row = {"seconds": seconds, "before": broken, "after": describe(refused) if refused else ""}
-            spills = made.resources.spills if isinstance(made, Artifact) else 0
-            seen.append({"config": config, **row, "spills": spills})
-
-    def of(rows: list[dict[str, Any]]) -> dict[str, Any]:
-        return {"points": len(rows), "seconds": round(sum(one["seconds"] for one in rows), 1)}
-
-    left = [one for one in seen if not one["before"]]
-    return {
-        "all": of(seen),
-        "before": of([one for one in seen if one["before"]]),
-        "before_but_runs": of([one for one in seen if one["before"] and not one["after"] and not one["spills"]]),
-        "after": of([one for one in left if one["after"]]),
-        "spilling": of([one for one in left if one["spills"]]),
-        "points": seen,
-    }
 
 
 def tuned(folder: Path, evaluations: int, repeats: int) -> dict[str, Any]:
@@ -191,29 +133,6 @@ def choices(task: Task, repeats: int) -> list[dict[str, Any]]:
                 row["choices"].append(called.choice)
             found.append(row)
     return found
-
-
-def exhausted(folder: Path) -> dict[str, Any]:
-    """On each size, the time of the configuration that a search of 5 % of the space found over the least of all."""
-    task, found = load_task(str(folder)), list[dict[str, Any]]()
-    for workload in task.workloads:
-        name = workload.name
-        with tempfile.TemporaryDirectory(prefix="tunesmith-measure-") as place:
-            run, started = Path(place) / "run", time.monotonic()
-            path, points, failed = exhaust(str(folder), run.with_name("t.json"), backend="triton", workload=name)
-            wall, table, count = round(time.monotonic() - started, 1), read_cache(path), max(4, points // 20)
-            alone = task.model_copy(update={"workloads": (workload.model_copy(update={"held_out": False}),)})
-            tune(alone, run_dir=run, evaluations=count, opponents="none", **SETTINGS)
-            with Journal(run, create=False, reading=True) as journal:
-                seen = [one for one in RunLog(journal).evaluations() if one.failure is None]
-        times = [(made.seconds, one.config) for one in seen if isinstance(made := one.outcomes[name], Measured)]
-        config = min(times, key=lambda one: one[0])[1]
-        at = table.space.index(config)
-        over = None if at is None or not (known := table.results[at].time) else known / table.optimum
-        row = {"workload": name, "points": points, "failed": failed, "wall": wall, "measured": count, "config": config}
-        found.append(row | {"least_ms": table.optimum, "over_least": over})
-        print(json.dumps(found[-1]), flush=True)
-    return {"sizes": found}
 
 
 if __name__ == "__main__":

@@ -153,12 +153,6 @@ def listed():  # after the list was made
 """
 
 
-@pytest.fixture(autouse=True)
-def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has the runs of a kernel: it takes longer to import Triton than to run them."""
-    monkeypatch.setattr("os.cpu_count", lambda: 1)
-
-
 def written(folder: Path, text: str, name: str = "model.py") -> Path:
     (folder / name).write_text(HEAD + text)
     return folder / name
@@ -477,8 +471,7 @@ def launch(x, rows, table, sums):
 """
 
 
-def test_shapes_are_what_launches_on_the_host_reach_in_several_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
+def test_shapes_are_what_launches_on_the_host_reach() -> None:
     files = files_of(HEADED, "kernel")
     for line in (
         '{ name = "k", role = "in", dtype = "T", shape = ["q_0", "H", "N"] },',
@@ -532,6 +525,189 @@ def test_an_array_that_is_searched_has_no_length_by_what_a_search_reads(tmp_path
     assert "FILL: the shape" in lines["code"] and lines["x"].endswith('shape = ["n"] },')
 
 
+BRANCHES = """
+import enum
+
+
+class Mode(enum.IntEnum):
+    UP = 4
+
+
+@triton.jit
+def one(x, n):
+    tl.store(x + tl.program_id(0), 0.0)
+
+
+@triton.jit
+def kernel(
+    x, bias, out, n, heads, parts, MODE: tl.constexpr, WIDE: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr
+):
+    part = tl.arange(0, PARTS)
+    at = tl.program_id(0) * heads + tl.program_id(1)
+    value = tl.sum(tl.load(x + at * parts + part, mask=part < parts, other=0.0), 0) + tl.load(bias + tl.program_id(0))
+    if MODE > 3:
+        value += WIDE
+    tl.store(out + at, value)
+
+
+def launch(x, out, bias=None, parts=1, mode=Mode.UP):
+    n, heads = out.shape
+    wide = 2
+    if x.is_contiguous():
+        wide = 0
+    if heads == 1:
+        grid = (n,)
+        one[grid](x, n)
+    else:
+        try:
+            import faster
+        except ImportError:
+            grid = (n, heads)
+            kernel[grid](
+                x, bias, out, n, heads, parts, MODE=mode, WIDE=wide, PARTS=triton.next_power_of_2(parts), BLOCK=16
+            )
+"""
+
+
+def test_the_host_is_followed_to_the_call_and_what_it_may_pass_is_asked(tmp_path: Path) -> None:
+    files = files_of(BRANCHES, "kernel")
+    text = files["task.toml"]
+    assert 'launch = { grid = ["n", "heads"]' in text
+    # Its default is None, and the kernel reads it in any case.
+    assert '{ name = "bias", role = "in", dtype = "T", shape = ["n"] },' in text
+    assert "FIXED (of baseline.py and kernel.py) has guesses: WIDE" in text
+    assert "'MODE': 4" in files["kernel.py"]
+    # One part is the default of the host's function alone.
+    assert (
+        "requires" not in text and "'PARTS': lambda args: triton.next_power_of_2(args['parts'])" in files["kernel.py"]
+    )
+    assert re.search(r'T = \["float32"\]  # FILL: the types of T', text)
+
+
+PLACES = """
+@triton.jit
+def kernel(x, starts, lengths, out, sb, sh, sp, sm, sd, M, SPLIT: tl.constexpr, D: tl.constexpr):
+    batch, head = tl.program_id(0), tl.program_id(1)
+    first = tl.load(starts + batch)
+    last = tl.load(starts + batch + 1)
+    d = tl.arange(0, D)
+    total = tl.zeros([D], tl.float32)
+    for m in range(first, last):
+        for part in range(2):
+            total += tl.load(x + batch * sb + head * sh + part * sp + (m - first) * sm + d * sd)
+    split = tl.arange(0, SPLIT)
+    tl.store(out + (batch * M + head) * D + d, total + tl.sum(tl.load(lengths + batch * SPLIT + split), 0))
+
+
+def launch(x, starts, lengths, out):
+    kernel[len(starts) - 1, out.shape[1]](
+        x, starts, lengths, out, x.stride(0), x.stride(1), x.stride(2), x.stride(3), x.stride(4), out.shape[1],
+        SPLIT=8, D=out.shape[2],
+    )
+"""
+
+
+BEHIND = """
+@triton.jit
+def kernel(x, out, width, sn, sw, BLOCK: tl.constexpr):
+    x += tl.program_id(0) * sn
+    at = tl.arange(0, BLOCK)
+    value = tl.load(x + at * sw, mask=at < width, other=0.0)
+    tl.store(out + tl.program_id(0), tl.sum(value, 0) * tl.load(x + width) + tl.load(x + width + 1))
+
+
+def launch(x, out, width):
+    n = len(x)
+    kernel[(n,)](x, out, width, x.stride(0), x.stride(1), BLOCK=triton.next_power_of_2(width))
+"""
+
+
+def test_what_runs_cannot_tell_is_asked(tmp_path: Path) -> None:
+    files = files_of(PLACES, "kernel")
+    lines = {line.split('"')[1]: line for line in files["task.toml"].splitlines() if line.startswith("    { name")}
+    assert "FILL: the shape, as runs on the host tell 4 strides of an array apart" in lines["x"]
+    assert "FILL: the value of sd" in lines["sd"]
+    # The author's length of an array is no choice.
+    assert "'SPLIT': 8" in files["kernel.py"] and "SPLIT" not in files["template.toml"]
+    asked = PLACES.replace("lengths, out):\n    kernel", "lengths, out, split):\n    kernel").replace(
+        "SPLIT=8", "SPLIT=split"
+    )
+    assert "FIXED (of baseline.py and kernel.py) has guesses: SPLIT" in files_of(asked, "kernel")["task.toml"]
+    asked = PLACES.replace("SPLIT=8", "SPLIT=out.shape[2] // 2")
+    assert "FIXED (of baseline.py and kernel.py) has guesses: SPLIT" in files_of(asked, "kernel")["task.toml"]
+    four = PLACES.replace(" + part * sp", "").replace("sp, ", "").replace("x.stride(2), ", "")
+    text = files_of(four.replace("stride(3)", "stride(2)").replace("stride(4)", "stride(3)"), "kernel")["task.toml"]
+    # Of one length with the starts that these runs have, of another with others.
+    assert re.search(r'name = "x", .* "x_2", "D"\] },  # FILL: the shape, as no run on the host tells x_2', text)
+    text = files_of(BEHIND, "kernel")["task.toml"]
+    # Two numbers lie behind each row, addressed without its stride.
+    assert re.search(r'name = "x", .* \["n", "x_1"\] },  # FILL: the shape, as no run on the host tells x_1', text)
+    assert '{ name = "sw", role = "scalar", dtype = "int32", value = "1" }' in text
+
+
+TURNED = """
+@triton.autotune(
+    configs=[triton.Config({"ROWS": size, "COLUMNS": size}) for size in (32, 64)], key=["n"]
+)
+@triton.heuristics(dict(EVEN=lambda args: args["n"] % args["ROWS"] == 0))
+@triton.jit
+def kernel(x, out, n, EVEN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    inside = (row[:, None] < n) & (column[None, :] < n)
+    value = tl.load(x + row[:, None] * n + column[None, :], mask=inside)
+    tl.store(out + column[:, None] * n + row[None, :], tl.trans(value), mask=inside)
+
+
+def launch(x, out):
+    n = len(x)
+    kernel[lambda meta: (triton.cdiv(n, meta["ROWS"]), triton.cdiv(n, meta["COLUMNS"]))](x, out, n)
+"""
+
+
+def test_blocks_that_cannot_grow_alone_are_equal_or_stay(tmp_path: Path) -> None:
+    files = files_of(TURNED, "kernel")
+    assert 'expression = "ROWS == COLUMNS"' in files["template.toml"]
+    assert '{ name = "x", role = "in", dtype = "T", shape = ["n * n"] },' in files["task.toml"], files["task.toml"]
+    assert "'EVEN': lambda args: args['n'] % args['ROWS'] == 0" in files["kernel.py"]
+    alone = TURNED[TURNED.index("@triton.heuristics") :].replace("x, out, n)\n", "x, out, n, ROWS=32, COLUMNS=32)\n")
+    files = files_of(alone, "kernel")
+    assert "'ROWS': 32, 'COLUMNS': 32" in files["kernel.py"] and "ROWS" not in files["template.toml"]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            "def make():\n    @triton.jit\n    def kernel(x):\n        tl.store(x, 1.0)\n",
+            "is defined inside of another",
+        ),
+        ("@triton.jit\ndef kernel(x, **meta):\n    tl.store(x, 1.0)\n", "kernel takes any arguments, as `meta`"),
+        ("@triton.jit\ndef kernel(x, n):\n    pass\n", "kernel reads or writes none of its arguments"),
+    ],
+)
+def test_kernels_that_no_task_can_have_are_refused(tmp_path: Path, text: str, sentence: str) -> None:
+    with pytest.raises(TunesmithError, match=sentence):
+        draft_triton(written(tmp_path, text), None)
+
+
+def test_a_pointer_of_either_way_is_of_both_arrays(tmp_path: Path) -> None:
+    text = """
+@triton.jit
+def kernel(x, y, out, n, which):
+    taken = x
+    if tl.program_id(0) > which:
+        taken = y
+    tl.store(out + tl.program_id(0), tl.load(taken + tl.program_id(0)))
+
+
+def launch(x, y, out, n, which):
+    kernel[(n,)](x, y, out, n, which)
+"""
+    found = read(tmp_path, text)
+    assert found.arrays == ["x", "y", "out"]
+
+
 PACKED = (
     HEAD
     + """
@@ -561,6 +737,9 @@ def test_a_draft_tells_that_its_kernel_does_not_run_on_the_host(tmp_path: Path) 
     task = files_of(text, "add")["task.toml"]
     assert "the kernel does not run on the host (NameError" in task
     assert task.count("FILL: the shape, as the kernel does not run on the host") == 3
+    assert "may be tuned" not in task and '"BLOCK", values' in files_of(text, "add")["template.toml"]
+    given = text.replace("launch(x, y)", "launch(x, y, block)").replace("BLOCK=1024", "BLOCK=block")
+    assert "whether BLOCK may be tuned, or an array's length depends on it" in files_of(given, "add")["task.toml"]
 
 
 @pytest.mark.parametrize(
@@ -603,6 +782,8 @@ def test_a_draft_without_a_grid_has_names_for_its_programs(tmp_path: Path) -> No
     assert '{ name = "own", role = "out", dtype = "T", shape = ["programs_0", "columns"] },' in files["task.toml"]
     assert "FILL: the grid, here and in template.toml, for which programs_0, programs_1 stand" in files["task.toml"]
     assert "@triton.jit(debug=False)" in files["kernel.py"] and "launch_metadata" not in files["kernel.py"]
+    text = ADD.replace('triton.cdiv(count, meta["BLOCK"])', "triton.next_power_of_2(count)")
+    assert "for which programs_0 stand: count is not known" in files_of(text, None)["task.toml"]
 
 
 LONG_NAME = f"rows_{'of_segments_' * 6}kernel"
