@@ -29,7 +29,7 @@ from tunesmith.kernels.check.scalars import (
     ways_to_make_up,
 )
 from tunesmith.kernels.check.source_sizes import source_floats, source_integers
-from tunesmith.kernels.launch.contents import ALIKE, CHANGES, PLAIN, Contents, kinds_of, mate_of
+from tunesmith.kernels.launch.contents import ALIKE, CHANGES, MIXED, PLAIN, Contents, kinds_of, mate_of
 from tunesmith.kernels.spec.dtypes import DTYPES
 from tunesmith.kernels.spec.expression import conjuncts, parse
 from tunesmith.kernels.spec.task import Argument, Task, Workload
@@ -43,16 +43,17 @@ MAX_LONG_BYTES = {"gpu": 72e6, "cpu": 32e6}
 """Bytes of such a step where the task's own sizes need more than the usual limits."""
 BALANCED_FACTOR = 12.0
 """Bytes of a step with several long sizes, as a multiple of the usual limit: most workloads of callers are so."""
-UNEVEN_STEPS, MIDDLE_BITS = 2, (6.0, 8.0)
-"""Further steps in which a size is that long beside one of a middle length, and the range of its binary logarithm."""
+MIDDLE_BITS = (6.0, 8.0)
+"""The range of the binary logarithm of a size of a middle length."""
 MOST_SHARE = 0.3
 """Share of the steps that may need as much as the task's smallest workload, where that is more."""
 SIZE_KINDS = 1 + int(math.log2(MAX_POWER)) + 2
 """The powers up to it, sizes beside any power of two, and sizes beside the task's own."""
 STRATA = 16
 """Parts of the logarithm of a size's range: each kind comes once in each of them before any comes again."""
-TIED_SHARE = 1 / 8
-"""Share of the sizes first tried as another one, its double or its half, and of the contents with two arrays alike."""
+TIED_SHARE, MIXED_SHARE = 1 / 8, 1 / 5
+"""Share of the sizes first tried as another, its double or half, or the product of others, and of the contents with
+two arrays alike; and of those with rows of mixed kinds."""
 TRIES, ATTEMPTS = 24, 2
 """Drawn values of a size, and drawn sets of sizes, until one fits the task and the limits."""
 MAX_FAILED = 40
@@ -97,7 +98,9 @@ Sizes = Mapping[str, int]
 Types = Mapping[str, str]
 Limit = tuple[float, float]
 """Bytes and operations that a workload may take."""
-REACHING_SEED, SECOND_SEED, BALANCED_SEED = 104_729, 7919, 3
+Decks = dict[tuple[str, ...], list[int]]
+"""The options that have still to come, by what they are drawn for."""
+REACHING_SEED, SECOND_SEED, FIRST_SEED = 104_729, 7919, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +124,9 @@ class Step:
         sizes, contents = self.workload.sizes.items(), self.contents
         factors: list[object] = [(name, math.gcd(size, MAX_POWER)) for name, size in sizes]
         factors += [(name, "magnitude", size.bit_length()) for name, size in sizes]
-        factors += [tuple(self.workload.types.items()), *sorted(contents.kinds), *contents.scalars]
+        factors += [tuple(self.workload.types.items()), contents.kind, *contents.arrays, *contents.scalars]
         equal = [(one, other) for one, other in itertools.combinations(sizes, 2) if one[1] == other[1]]
-        return frozenset((*itertools.combinations(factors, 2), *contents.arrays, *equal))
+        return frozenset((*itertools.combinations(factors, 2), *equal))
 
     @property
     def places(self) -> frozenset[object]:
@@ -161,8 +164,10 @@ def plan(
     whole = [one.name for one in task.arguments if ways_to_make_up(task, one) is WHOLE_SCALARS]
     levels = range(1, 1 + len(WHOLE_SCALARS))
     used = [name for name in whole if any((name, level) not in unusable for level in levels)]
-    steps = balanced_steps(shapes) + _by_gain(shapes, steps + source_size_steps(shapes, source, steps, used))
-    steps += _on_one(task, tuned, seed)
+    parts = [_by_gain(shapes, part) for part in (steps, source_size_steps(shapes, source, steps, used))]
+    # In proportion, as the time may end before all of them.
+    turns = sorted((at / len(part), which, at) for which, part in enumerate(parts) for at in range(len(part)))
+    steps = first_steps(shapes) + [parts[which][at] for _, which, at in turns] + _on_one(task, tuned, seed)
     others = (one for one in sorted(own, key=task.bytes_of) if one != tuned and task.bytes_of(one) <= largest_bytes)
     steps += [Step(workload, Contents(seed=seed)) for workload in others]
     numbers = source_integers(source)[:MAX_SHORT_NUMBERS]
@@ -224,25 +229,28 @@ def _by_gain(shapes: Shapes, steps: Sequence[Step]) -> list[Step]:
 def _on_one(task: Task, workload: Workload, seed: int) -> list[Step]:
     """The task's own contents in two seeds, and drawn ones."""
     rng, first = np.random.default_rng([seed, STEPS_ON_TUNED]), Contents(seed=seed, change="rows")
-    drawn = [_contents(task, rng, seed) for _ in range(STEPS_ON_TUNED)]
+    drawn = [_contents(task, rng, seed, Decks(), workload.types) for _ in range(STEPS_ON_TUNED)]
     last = Contents(seed=seed + SECOND_SEED, change="few")
     return list({step.name: step for step in (Step(workload, one) for one in (first, *drawn, last))}.values())
 
 
-def _contents(task: Task, rng: Rng, seed: int) -> Contents:
-    """Drawn contents: in half of the cases one array has a kind of its own among plain ones, which show its
-    effect; else all arrays have one kind, or each its own."""
-    how, change = rng.random(), _any_of(CHANGES, rng)
-    arrays = {one.name: kinds_of(task, one) for one in task.inputs}
+def _contents(task: Task, rng: Rng, seed: int, decks: Decks, types: Types) -> Contents:
+    """Drawn contents: in a quarter of the cases all arrays have one kind; else one has its own among others that show
+    its effect: plain, of any kind, or mixed. Each combination of types meets the kinds in turn."""
+    how, change, code, kind = rng.random(), _any_of(CHANGES, rng), tuple(types.values()), "task"
+    arrays, of_each = {one.name: kinds_of(task, one) for one in task.inputs}, dict[str, str]()
     # Products of the least numbers with large ones of other arrays overflow, or a factor of one underflows.
     kinds = [one for one in kinds_of(task) if one != "lowest" or len(arrays) == 1]
-    if how >= 0.75:
-        arrays = {name: tuple(one for one in own if one in kinds) for name, own in arrays.items()}
     if len(arrays) < 2 or how < 0.25:
-        kind, of_each = _any_of(kinds, rng), dict[str, str]()
+        kind = MIXED if how >= 1 - MIXED_SHARE else _in_turn(decks, code, kinds, rng)
     else:
-        single, plain, kind = _any_of(list(arrays), rng), [one for one in PLAIN if one in kinds], "task"
-        of_each = {name: _any_of(plain if name != single and how < 0.75 else own, rng) for name, own in arrays.items()}
+        plain = how < 0.65
+        for name, own in arrays.items():
+            shows = [one for one in (PLAIN if plain else own) if one in kinds and one not in UNINFORMATIVE]
+            beside = _in_turn(decks, (*code, name, str(plain)), shows, rng)
+            of_each[name] = MIXED if how >= 1 - MIXED_SHARE else beside
+        pairs = [(name, one) for name, own in arrays.items() for one in own if plain or one in kinds]
+        of_each |= [_in_turn(decks, (*code, "", str(plain)), pairs, rng)]
     if (mated := [one.name for one in task.arguments if mate_of(task, one)]) and rng.random() < TIED_SHARE:
         of_each[_any_of(mated, rng)] = ALIKE
     return Contents(kind, seed, change, arrays=tuple(one for one in of_each.items() if one[1] != kind))
@@ -252,21 +260,27 @@ def _any_of(options: Sequence[Option], rng: Rng) -> Option:
     return options[int(rng.integers(len(options)))]
 
 
+def _in_turn(decks: Decks, key: tuple[str, ...], options: Sequence[Option], rng: Rng) -> Option:
+    """One of `options`, all of which come once for `key` before any comes again."""
+    if not (places := decks.setdefault(key, [])):
+        places.extend(rng.permutation(len(options)).tolist())
+    return options[places.pop()]
+
+
 def drawn_steps(shapes: Shapes, unusable: Collection[tuple[str, int]] = ()) -> list[Step]:
     """Steps on drawn sizes, types, contents and scalars: of `DRAWS_PER_STEP` times as many the `MAX_STEPS` that add the
     most pairs, one for each place of a size that none of them has, `LONG_STEPS` for each size that makes arrays long,
-    `UNEVEN_STEPS`, and one for each type and array with a NaN: each type is stored by code of its own, which may lose
-    it."""
+    and one for each type and array with a NaN: each type is stored by code of its own, which may lose it."""
     task, rng = shapes.task, np.random.default_rng([shapes.seed, 0])
     counts = {one.name: len(one.values or ways_to_make_up(task, one)) for one in task.arguments}
     levels = {name: [one for one in range(1 + count) if (name, one) not in unusable] for name, count in counts.items()}
-    made: dict[str, Step] = {}
+    made, decks = dict[str, Step](), Decks()
 
     def add(types: Types, longest: str = "", fixed: Sizes | None = None, contents: Contents | None = None) -> None:
         if (sizes := shapes.drawn(rng, types, longest=longest, fixed=fixed)) is None:
             return
-        workload = resized(shapes.like, sizes, types, "drawn" if not longest else "uneven" if fixed else "long")
-        contents = contents or _contents(task, rng, shapes.seed)
+        workload = resized(shapes.like, sizes, types, "long" if longest else "drawn")
+        contents = contents or _contents(task, rng, shapes.seed, decks, types)
         # Each scalar is its own in half of the steps, and where a NaN among the inputs must reach the results.
         changed = 0.0 if "nans" in contents.kinds else 0.5
         chosen = {name: _any_of(of, rng) if rng.random() < changed else 0 for name, of in levels.items()}
@@ -288,9 +302,6 @@ def drawn_steps(shapes: Shapes, unusable: Collection[tuple[str, int]] = ()) -> l
         add(next(types_in_turn), fixed={name: size})
     for name in sorted(shapes.extents) * LONG_STEPS:
         add(next(types_in_turn), name)
-    for name in rng.permutation(sorted(shapes.extents)).tolist()[:UNEVEN_STEPS] if len(shapes.extents) > 1 else ():
-        middle = _any_of(sorted(shapes.extents - {name}), rng)
-        add(next(types_in_turn), name, {middle: int(2 ** rng.uniform(*MIDDLE_BITS))})
     arrays = [one for one in task.inputs if "nans" in kinds_of(task, one)]
     for types, one in itertools.product(shapes.types, arrays):
         # Beside infinities among the others' special values the plain kernel may lose a NaN, too.
@@ -299,11 +310,17 @@ def drawn_steps(shapes: Shapes, unusable: Collection[tuple[str, int]] = ()) -> l
     return chosen + list(made.values())
 
 
-def balanced_steps(shapes: Shapes) -> list[Step]:
-    """For each combination of types a step in which all sizes are long, on contents that show something."""
-    rng = np.random.default_rng([shapes.seed, BALANCED_SEED])
-    made = [(shapes.balanced(rng, types), types) for types in shapes.types]
-    workloads = [resized(shapes.like, sizes, types, "balanced") for sizes, types in made if sizes is not None]
+def first_steps(shapes: Shapes) -> list[Step]:
+    """Steps on contents that show something: for each combination of types one in which all sizes are long, and one for
+    each size that makes arrays long, as long as it may be beside another of a middle length, or else alone."""
+    rng, types_in_turn = np.random.default_rng([shapes.seed, FIRST_SEED]), itertools.cycle(shapes.types)
+    made = [(shapes.balanced(rng, types), types, "balanced") for types in shapes.types]
+    for name in sorted(shapes.extents):
+        types, others = next(types_in_turn), rng.permutation(sorted(shapes.extents - {name})).tolist()
+        beside = [*({middle: int(2 ** rng.uniform(*MIDDLE_BITS))} for middle in others), {}]
+        drawn = (shapes.drawn(rng, types, longest=name, fixed=fixed) for fixed in beside)
+        made.append((next(filter(None, drawn), None), types, "uneven"))
+    workloads = [resized(shapes.like, sizes, types, origin) for sizes, types, origin in made if sizes is not None]
     return [shapes.step(workload, turn) for turn, workload in enumerate(workloads)]
 
 
@@ -382,7 +399,7 @@ class Shapes:
         self._held: dict[tuple[object, ...], bool] = {}
         self._longest: dict[tuple[object, ...], int] = {}
         self._least: dict[tuple[str, ...], dict[str, int]] = {}
-        self._places: dict[str, list[int]] = {}
+        self._decks = Decks()
         self._failed = self._found = 0
         self._required = [part for text in (*task.requires, *task.conditions) for part in conjuncts(text)]
         self._names = {text: sorted(parse(text).names & set(like.sizes)) for text in self._required}
@@ -414,7 +431,7 @@ class Shapes:
             start = dict(fixed or {})
             if longest:
                 most = self._longest_within(limit, longest, types, fixed)
-                start[longest] = max(1, int(most * rng.uniform(0.5, 1)))
+                start[longest] = max(1, int(most * rng.uniform(0.75, 1)))
             if (sizes := self._drawn_within(limit, rng, types, start)) is not None:
                 self._found += 1
                 return sizes
@@ -470,7 +487,7 @@ class Shapes:
                 size = self._proposed(rng, name, sizes, most, place, tied=tied)
                 if attempt == 0 and name != first and name in self.extents and rng.random() < TIED_SHARE:
                     other = _any_of([sizes[one] for one in sizes if one in self.extents], rng)
-                    size = _any_of([other, other, 2 * other, max(1, other // 2)], rng)
+                    size = _any_of([other, other, 2 * other, max(1, other // 2), math.prod(sizes.values())], rng)
                 proposed = smallest | sizes | {name: size}
                 if not all(self._holds(text, proposed, types) for text in decided):
                     continue
@@ -489,9 +506,7 @@ class Shapes:
     def _place(self, rng: Rng, name: str) -> tuple[int, float]:
         """The next kind of a size, of `SIZE_KINDS`, and its share of the logarithm of the range, of all combinations in
         a drawn order."""
-        if not (places := self._places.setdefault(name, [])):
-            places.extend(rng.permutation(SIZE_KINDS * STRATA).tolist())
-        kind, part = divmod(places.pop(), STRATA)
+        kind, part = divmod(_in_turn(self._decks, (name,), range(SIZE_KINDS * STRATA), rng), STRATA)
         return kind, (part + rng.random()) / STRATA
 
     def _proposed(self, rng: Rng, name: str, sizes: Sizes, most: int, place: tuple[int, float], *, tied: bool) -> int:

@@ -68,7 +68,7 @@ WHOLE_SCALARS: tuple[Callable[[float, Rng], float], ...] = (
     lambda own, rng: 1,
     lambda own, rng: own + int(rng.integers(-3, 4)),
     lambda own, rng: own * int(rng.integers(2, 9)),
-    *[_whole_number] * 3,
+    *(_whole_number, _whole_number, lambda own, rng: -_whole_number(own, rng)),
     _near_a_size,
     _half_a_size,
     lambda own, rng: int(rng.integers(1 << 31, 1 << 32)),

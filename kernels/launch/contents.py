@@ -177,9 +177,9 @@ class _Floats:
 
     def counts(self) -> NDArray[Any]:
         """Whole numbers, from zero on or of either sign."""
-        most = min(1 << int(self.rng.choice(COUNTED_BITS)), int(HEADROOM * DTYPES[self.dtype].finite[1]) + 1)
-        least = 1 - most if self.rng.random() < 0.25 else 0
-        return self.rng.integers(least, most, self.count).astype(self.precision)
+        signs = self.rng.choice((-1, 1), self.count) if self.rng.random() < 0.25 else 1
+        counted = _counted(self.count, self.row, HEADROOM * DTYPES[self.dtype].finite[1], self.rng)
+        return (signs * counted).astype(self.precision)
 
     def exponents(self) -> NDArray[Any]:
         """All magnitudes alike, or powers of two, up to `LARGEST` (of float64 its tenth power) and the type's, or of a
@@ -215,10 +215,11 @@ class _Floats:
         return _with(tuple(often), self.as_declared(), self.rng)
 
     def masked(self, value: float = -np.inf) -> NDArray[Any]:
-        """As declared, but for whole runs of elements."""
+        """As declared, half the time beside a stretch of zeros, but for whole runs of elements."""
         lengths = self.rng.geometric(1 / MASK_LENGTH, size=2 * (self.count // MASK_LENGTH) + 16)
         flags = np.resize(np.repeat(self.rng.random(lengths.size) < self.between(*MASKED), lengths), self.count)
-        return np.where(flags, self.precision(value), self.as_declared())
+        others = self.as_declared() if self.rng.random() < 0.5 else self.stretch(0.0)
+        return np.where(flags, self.precision(value), others)
 
 
 KINDS: dict[str, Callable[[_Floats], NDArray[Any]]] = {
@@ -236,7 +237,7 @@ KINDS: dict[str, Callable[[_Floats], NDArray[Any]]] = {
     "tiny": lambda one: one.precision(one.between(max(2.0**-60, one.smallest), 2.0**-6)) * one.scale * one.normal(),
     "subnormal": _Floats.subnormal,
     "exponents": _Floats.exponents,
-    "constant": lambda one: one.constant(1 if one.rng.random() < 0.5 else one.mean + one.few_bits() * one.scale),
+    "constant": lambda one: one.constant(one.rng.choice((1.0, one.mean + one.sign() * one.few_bits() * one.scale))),
     "zeros": lambda one: one.constant(0.0),
     "signed_zeros": _Floats.signed_zeros,
     "ties": lambda one: one.mean + one.scale * one.rng.choice(np.array([-1, 0, 0.5, 1], one.precision), size=one.count),
@@ -260,11 +261,14 @@ PLAIN = ("task", "normal", "uniform")
 DEFINED = frozenset((*PLAIN, "edges", "sorted", "nans"))
 """Where a NaN of the reference counts as its result. Under other kinds a NaN comes of arithmetic that the task does not
 speak of, such as infinity less infinity, and an element that should be one may be anything."""
-HEAVY = frozenset(("outliers", "columns", "heavy_tails", "sorted", "exponents", "peak", "hidden", "lowest"))
+MIXED, KINDS_OF_ROWS = "mixed", 3
+"""The contents of an array whose rows are of so many of `ROW_KINDS`: a kernel meets all in one step."""
+HEAVY = frozenset((MIXED, "outliers", "columns", "heavy_tails", "sorted", "exponents", "peak", "hidden", "lowest"))
 """Where a few elements have the largest rounding errors, as large terms or partial sums happen to cancel: another order
 of a sum has several times the largest error, and so do tensor cores, which cut off the bits that an FMA rounds."""
-EVEN = frozenset(("ties", "constant", "padding", "symmetric", "counts", "zeros", "signed_zeros"))
+EVEN = frozenset((MIXED, "ties", "constant", "padding", "symmetric", "counts", "zeros", "signed_zeros"))
 """Where many terms of a sum are equal."""
+ROW_KINDS = sorted(EVEN - {MIXED, "symmetric"} | {*PLAIN, "large", "outliers", "shifted", "negative", "tiny", "peak"})
 COMPARABLE = frozenset(KINDS) - HEAVY - EVEN - {"tiny"}
 """Where the root mean square of the errors tells how precisely a kernel computes. Where terms are nearly equal, as are
 exponentials of tiny numbers, a sum rounds the same way again and again, and its error tells how the sum is ordered."""
@@ -445,6 +449,11 @@ def draw(
     """
     row, count = shape[-1] if shape else 1, math.prod(shape)
     count = count if declared.kind in ORDERED else min(count, RANDOM_BLOCK)
+    if kind == MIXED:
+        kinds = rng.choice(ROW_KINDS, KINDS_OF_ROWS, replace=False)
+        drawn = [draw(str(one), declared, shape, dtype, rng, variant, numbers) for one in kinds]
+        of_rows = rng.integers(KINDS_OF_ROWS, size=-(-count // max(1, row))).repeat(row)
+        return np.asarray(np.choose(of_rows[:count], drawn))
     if declared.kind in ("permutation", "offsets"):
         last = None if declared.kind == "permutation" else round(declared.mean + declared.scale)
         return _indices(kind, count // row, row, last, rng, variant).astype(DTYPES[dtype].storage).reshape(-1)
@@ -554,16 +563,23 @@ def _integers(
             return np.where(others, values, rng.choice(np.array(marks, storage)))
         case "counts":
             least = low if low > 0 or high < 0 else 0
-            most = min(high - least, (1 << int(rng.choice(COUNTED_BITS))) - 1)
-            values = rng.integers(most, size=count, endpoint=True).astype(storage)
+            values = _counted(count, row, high - least, rng).astype(storage)
             values += np.array(least, storage)
             return values
         case "sorted" if high - low < EXACT and rng.random() < 0.5:
-            upwards = int(rng.integers(low, high, endpoint=True)) - low + np.arange(count, dtype=np.int64)
+            first = 0 if rng.random() < 0.5 else int(rng.integers(low, high, endpoint=True)) - low
+            upwards = first + np.arange(count)
             return (low + upwards % (high - low + 1)).astype(storage)
     if kind != "sorted" or whole:
         values = rng.integers(low, high, count, np.int64 if low < 0 else np.uint64, endpoint=True).astype(storage)
     return _sorted(values, row, variant) if kind == "sorted" else values
+
+
+def _counted(count: int, row: int, largest: float, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Whole numbers from zero to `largest`, of a drawn number of bits, which half of the arrays draw for each row."""
+    rows = -(-count // row) if row < count and rng.random() < 0.5 else 1
+    most = np.minimum(1 << rng.choice(COUNTED_BITS, (rows, 1)), largest + 1)
+    return np.asarray(np.floor(most * rng.random((rows, -(-count // rows)))), np.float64).reshape(-1)[:count]
 
 
 def _with_other_nans(values: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
