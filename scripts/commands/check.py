@@ -93,6 +93,7 @@ def _judged(
     options: JudgeOptions,
 ) -> CandidateVerdict:
     limits, index = limits_for(task, target, backend)
+    require_signatures(task, limits.backend)
     languages = {traits.suffix: traits.language for traits in BACKENDS.values()}
     expected = BACKENDS[limits.backend]
     if source.suffix in languages and source.suffix != expected.suffix:
@@ -106,7 +107,6 @@ def _judged(
     # Before it becomes a template: a forbidden source is a rejection and not a mistake of the user's.
     if (refused := refuse_text(read_source(source), limits.backend)) is not None:
         return rejected(refused)
-    require_signatures(task, limits.backend)
     candidate = template_of(task, limits.backend, source, template)
     point = parse_config(config, candidate)
     preload(limits.backend)
