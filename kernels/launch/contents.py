@@ -25,6 +25,8 @@ ROW_OF_FEW, NONZERO = 256, 0.75
 """Elements that are not zero among zeros: from one in two rows, of at least so many, to a share of all."""
 COUNTED_BITS = (1, 4, 7, 8, 16, 20)
 """Bits of whole numbers: of a mask, of pixels, of indices."""
+COUNTING_SHARE = 0.8
+"""Share of the sorted integers that count upwards, half of them from the least."""
 MAX_PATTERNS = 4
 """Rows of which others repeat a stretch."""
 WHOLE_ROWS = 1 / 8
@@ -566,7 +568,7 @@ def _integers(
             values = _counted(count, row, high - least, rng).astype(storage)
             values += np.array(least, storage)
             return values
-        case "sorted" if high - low < EXACT and rng.random() < 0.5:
+        case "sorted" if high - low < EXACT and rng.random() < COUNTING_SHARE:
             first = 0 if rng.random() < 0.5 else int(rng.integers(low, high, endpoint=True)) - low
             upwards = first + np.arange(count)
             return (low + upwards % (high - low + 1)).astype(storage)
