@@ -712,7 +712,7 @@ class JudgeOptions:
     the timed launch, measured by the judgement if left out; lock: the device's, where the caller has one, which is
     released at the end; listener: called with the step at hand; processes: that go through steps at once; brief: on
     made-up sizes alone, without arrays beyond 4 GiB and sanitizers, which leaves the rest to a later verdict; seconds:
-    the caller's for each question, of which made-up sizes take a part, and sanitizers what is left in the end."""
+    the time limit for each question, of which steps on made-up sizes take a share, and sanitizers the remainder."""
 
     seed: int = field(default_factory=lambda: secrets.randbits(32))
     deadlines: Deadlines = field(default_factory=Deadlines)

@@ -58,7 +58,7 @@ def examine(context: Context, kernels: Sequence[Kernel], *, stage: str = "", bri
         except TunesmithError as error:
             # The task's baseline is wrong somewhere, which need not end the run.
             failure = str(error)
-    if brief and not results:
+    if brief and len(results) < len(waiting):
         context.note("template", f"New templates are searched without an examination: {failure}", stage)
     share = round((time.monotonic() - begun) / len(waiting), 3)
     results += [{"verdict": "not examined", "detail": failure}] * (len(waiting) - len(results))

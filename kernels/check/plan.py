@@ -99,7 +99,7 @@ Types = Mapping[str, str]
 Limit = tuple[float, float]
 """Bytes and operations that a workload may take."""
 Decks = dict[tuple[str, ...], list[int]]
-"""The options that have still to come, by what they are drawn for."""
+"""The options not drawn yet, by the purpose of the draw."""
 REACHING_SEED, SECOND_SEED, FIRST_SEED = 104_729, 7919, 3
 
 

@@ -160,7 +160,7 @@ def read_kernel(
         raise SourceError(f"{place}: " + "; ".join(dict.fromkeys(obstacles)) + ".", incomplete=bool(unknown))
     facts, text = read_facts(unit, found, part.doubts), part.text
     if {*facts.roles.values()} <= {"in"} and "the role" not in str(facts.questions):
-        why = "is an array that it writes, which is what a task compares: pass what it writes to as one"
+        why = "is an array that it writes: a task compares such arrays, so pass its results as one"
         raise SourceError(f"{place}: no parameter of {found.name} {why}.")
     if any(one.local for one in facts.parameters):
         text = _with_local_memory(text, found.name, facts, [unit.written(one.cursor) for one in facts.parameters])
